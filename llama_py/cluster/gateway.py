@@ -116,8 +116,11 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         if scope["type"] == "lifespan":
-            await _live(receive, send)
-            return
+            while True:
+                event = await receive()
+                await send({"type": f"{event['type']}.complete"})
+                if event["type"] == "lifespan.shutdown":
+                    return
         answer = _ClientAnswer(scope, send)
         try:
             path = route_path(scope)
@@ -353,11 +356,3 @@ class _ClientAnswer:
         self.begun = True
         await self.send({"type": "http.response.start", "status": status, "headers": pairs})
         await self.send({"type": "http.response.body", "body": body})
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

@@ -173,7 +173,17 @@ class _Layers:
         if "LLAMA_PY_API_KEY" in environ:
             with _naming("LLAMA_PY_API_KEY"):
                 self._replace_keys(environ["LLAMA_PY_API_KEY"].split(","), "LLAMA_PY_API_KEY")
-        _refuse_misspelled(environ)
+        # A misspelled LLAMA_PY_API_KEY would leave the server open, and nobody would notice.
+        known = {setting.variable for setting in SETTINGS.options.values()}
+        known |= {_PREFIX + name.upper() for name in MODEL_FLAGS}
+        known |= {_PREFIX + name for name in ("CONFIG", "MODEL", "API_KEY", "LIB", "HISTORY")}
+        for name in environ:
+            if name.startswith(_PREFIX) and name not in known:
+                close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.87)
+                if close:
+                    raise UnknownParameterError(
+                        f"there is no environment variable {name}; did you mean {close[0]}?"
+                    )
 
     # -- flags ----------------------------------------------------------------------------------
 
@@ -287,20 +297,6 @@ def _text_of(text: str) -> str:
         return Path(text).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ParameterError(f"cannot read {text}: {error}") from None
-
-
-def _refuse_misspelled(environ: Mapping[str, str]) -> None:
-    """A misspelled LLAMA_PY_API_KEY would leave the server open, and nobody would notice."""
-    names = {setting.variable for setting in SETTINGS.options.values()}
-    names |= {_PREFIX + name.upper() for name in MODEL_FLAGS}
-    names |= {_PREFIX + name for name in ("CONFIG", "MODEL", "API_KEY", "LIB", "HISTORY")}
-    for name in environ:
-        if name.startswith(_PREFIX) and name not in names:
-            close = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.87)
-            if close:
-                raise UnknownParameterError(
-                    f"there is no environment variable {name}; did you mean {close[0]}?"
-                )
 
 
 # ---- and back ----------------------------------------------------------------------------------

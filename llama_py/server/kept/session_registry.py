@@ -118,20 +118,20 @@ class SessionRegistry:
                 with self._lock:
                     noted, self._noted = self._noted, []
                 for use in noted:
-                    self._enter(use)
+                    known = _entries(self._names.find(use.owner, use.name))
+                    new = SessionEntry(use.owner, use.name, use.model, use.when, use.when)
+                    entry = next(iter(known), new)
+                    tokens = entry.tokens if use.tokens is None else use.tokens
+                    turns = entry.turns + use.turns
+                    used = replace(
+                        entry, model=use.model, last_used=use.when, turns=turns, tokens=tokens
+                    )
+                    self._names.put(use.owner, use.name, asdict(used))
                 self._names.trim(self._most)
         except DATABASE_ERRORS as error:
             _log.warning("the sessions could not be written: %s", error)
             with self._lock:
                 self._noted = [*noted, *self._noted][-self._most :]
-
-    def _enter(self, use: _Use) -> None:
-        known = _entries(self._names.find(use.owner, use.name))
-        entry = next(iter(known), SessionEntry(use.owner, use.name, use.model, use.when, use.when))
-        tokens = entry.tokens if use.tokens is None else use.tokens
-        turns = entry.turns + use.turns
-        used = replace(entry, model=use.model, last_used=use.when, turns=turns, tokens=tokens)
-        self._names.put(use.owner, use.name, asdict(used))
 
     def fork(self, owner: str, name: str, new: str) -> SessionEntry | None:
         """A session that begins like another one; None if that does not exist.

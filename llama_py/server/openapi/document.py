@@ -36,8 +36,13 @@ def document(settings: Settings, offered: Collection[tuple[str, str]]) -> dict[s
     Args:
         offered: method and path of each route that there is; others are left out.
     """
-    paths = _paths(offered, settings)
-    tags = {tag for item in paths.values() for each in item.values() for tag in each["tags"]}
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in OPERATIONS:
+        for path in operation.paths:
+            if (operation.method, path) in offered:
+                item = paths.setdefault(path, {})
+                item[operation.method.lower()] = _operation(operation, path, settings)
+    tags = {tag for ways in paths.values() for each in ways.values() for tag in each["tags"]}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -60,16 +65,6 @@ def document(settings: Settings, offered: Collection[tuple[str, str]]) -> dict[s
             },
         },
     }
-
-
-def _paths(offered: Collection[tuple[str, str]], settings: Settings) -> dict[str, Any]:
-    paths: dict[str, dict[str, Any]] = {}
-    for operation in OPERATIONS:
-        for path in operation.paths:
-            if (operation.method, path) in offered:
-                item = paths.setdefault(path, {})
-                item[operation.method.lower()] = _operation(operation, path, settings)
-    return paths
 
 
 def _operation(operation: Operation, path: str, settings: Settings) -> dict[str, Any]:

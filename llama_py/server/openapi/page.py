@@ -45,7 +45,18 @@ def page(described: Mapping[str, Any]) -> str:
     Args:
         described: the OpenAPI document.
     """
-    parts = [_HEAD, *_introduction(described)]
+    info = described["info"]
+    names = [*dict.fromkeys(each.tag for each in _offered(described)), "Bodies"]
+    parts = [
+        _HEAD,
+        f"<h1>{escape(info['title'])} {escape(info['version'])}</h1>\n",
+        f"<p>{_text(info['description'])} For programs: "
+        '<a href="openapi.json">openapi.json</a>.</p>\n',
+        "<p>A server that has API keys wants one of them with each call, as <code>Authorization: "
+        "Bearer KEY</code> or <code>x-api-key: KEY</code>.</p>\n<nav>\n<ul>\n",
+        *(f'<li><a href="#{_anchor(name)}">{escape(name)}</a></li>\n' for name in names),
+        "</ul>\n</nav>\n",
+    ]
     for tag in described["tags"]:
         operations = [each for each in _offered(described) if each.tag == tag["name"]]
         if operations:
@@ -62,18 +73,6 @@ def _offered(described: Mapping[str, Any]) -> Iterator[Operation]:
     for each in OPERATIONS:
         if each.method.lower() in described["paths"].get(each.paths[0], {}):
             yield each
-
-
-def _introduction(described: Mapping[str, Any]) -> Iterator[str]:
-    info = described["info"]
-    yield f"<h1>{escape(info['title'])} {escape(info['version'])}</h1>\n"
-    yield f"<p>{_text(info['description'])} For programs: "
-    yield '<a href="openapi.json">openapi.json</a>.</p>\n'
-    yield "<p>A server that has API keys wants one of them with each call, as <code>Authorization: "
-    yield "Bearer KEY</code> or <code>x-api-key: KEY</code>.</p>\n<nav>\n<ul>\n"
-    for name in [*dict.fromkeys(each.tag for each in _offered(described)), "Bodies"]:
-        yield f'<li><a href="#{_anchor(name)}">{escape(name)}</a></li>\n'
-    yield "</ul>\n</nav>\n"
 
 
 # ---- operations ----------------------------------------------------------------------------------

@@ -374,21 +374,18 @@ class ModelPool:
                 self.counters.load_seconds += now - begun
                 _log.info("loaded %s in %.1f s", place.model.id, now - begun)
         except Exception as error:  # whatever it is, somebody waits for the news
-            self._note_failure(place, error)
+            known = isinstance(error, LlamaError)
+            _log.error("%s cannot be loaded: %s", place.model.id, error, exc_info=not known)
+            place.model.status, place.error = ModelStatus.UNLOADED, error
+            place.model.problem = refusals.reason_of(error, place.model)
+            place.backoff.failed()
+            self.counters.failures += 1
+            for waiter in tuple(self._waiting):
+                if waiter.place is place and waiter.wants is ModelStatus.LOADED:
+                    self._waiting.remove(waiter)
+                    waiter.refuse(refusals.failed(place.model, error, place.backoff.left()))
         self._serve()
         self._rest(place)
-
-    def _note_failure(self, place: Place, error: Exception) -> None:
-        known = isinstance(error, LlamaError)
-        _log.error("%s cannot be loaded: %s", place.model.id, error, exc_info=not known)
-        place.model.status, place.error = ModelStatus.UNLOADED, error
-        place.model.problem = refusals.reason_of(error, place.model)
-        place.backoff.failed()
-        self.counters.failures += 1
-        for waiter in tuple(self._waiting):
-            if waiter.place is place and waiter.wants is ModelStatus.LOADED:
-                self._waiting.remove(waiter)
-                waiter.refuse(refusals.failed(place.model, error, place.backoff.left()))
 
     def _rest(self, place: Place) -> None:
         """Unload it when it has been idle for long enough."""

@@ -77,18 +77,6 @@ def _at_port(host: str, port: int, *, both: bool) -> socket.socket:
 
 @contextmanager
 def _at_path(path: Path) -> Iterator[socket.socket]:
-    made = _bound(path)
-    inode = path.stat().st_ino
-    try:
-        yield made
-    finally:
-        made.close()
-        with contextlib.suppress(OSError):  # another server may have put its own there
-            if path.stat().st_ino == inode:
-                path.unlink()
-
-
-def _bound(path: Path) -> socket.socket:
     if not hasattr(socket, "AF_UNIX"):
         raise ParameterError("this system has no Unix sockets; give a host and a port")
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -103,7 +91,14 @@ def _bound(path: Path) -> socket.socket:
     except OSError as error:
         made.close()
         raise OSError(f"cannot listen at unix:{path}: {error.strerror or error}") from None
-    return made
+    inode = path.stat().st_ino
+    try:
+        yield made
+    finally:
+        made.close()
+        with contextlib.suppress(OSError):  # another server may have put its own there
+            if path.stat().st_ino == inode:
+                path.unlink()
 
 
 def _remove_stale(path: Path) -> None:
