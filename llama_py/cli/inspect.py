@@ -193,7 +193,13 @@ def _model_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
         yield f"  {name} = {default['value']} ({default['from']})"
     yield from _metadata_text(report, full)
     yield "\nchat template"
-    yield from _template_text(report["chat_template"], full)
+    template = report["chat_template"]
+    lines = ["none; ChatML is used in its place"] if template is None else template.splitlines()
+    shown = lines if full else lines[:12]
+    for line in shown:
+        yield f"  {line if full else line[:_LONGEST_VALUE]}"
+    if len(lines) > len(shown):
+        yield f"  … {len(lines) - len(shown)} more lines; --full shows them"
 
 
 def _metadata_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
@@ -201,8 +207,9 @@ def _metadata_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
     for key, value in sorted(report["metadata"].items()):
         if key != "tokenizer.chat_template":
             text = repr(value) if isinstance(value, str) else str(value)
-            whole = full or len(text) <= _LONGEST_VALUE
-            yield f"  {key} = {text if whole else f'{text[:_LONGEST_VALUE]}…'}"
+            if not full and len(text) > _LONGEST_VALUE:
+                text = f"{text[:_LONGEST_VALUE]}…"
+            yield f"  {key} = {text}"
     for key, array in sorted(report["arrays"].items()):
         yield f"  {key} = {array['length']} x {array['type']}"
 
@@ -233,18 +240,6 @@ def _projector_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
         ]
     )
     yield from _metadata_text(report, full)
-
-
-def _template_text(template: str | None, full: bool) -> Iterator[str]:
-    if template is None:
-        yield "  none; ChatML is used in its place"
-        return
-    lines = template.splitlines()
-    shown = lines if full else lines[:12]
-    for line in shown:
-        yield f"  {line if full else line[:_LONGEST_VALUE]}"
-    if len(lines) > len(shown):
-        yield f"  … {len(lines) - len(shown)} more lines; --full shows them"
 
 
 # ---- the installation ------------------------------------------------------------------------
