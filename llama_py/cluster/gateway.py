@@ -222,16 +222,6 @@ class Gateway:
             hint = replace(hint, session=f"{tenant}\x1f\x1f{uuid.uuid4().hex}")
         return hint
 
-    def _note(self, ask: Ask, tail: AnswerTail, record: RequestRecord) -> None:
-        if tail.model:
-            record.model = tail.model
-            record.prompt_tokens, record.cached_tokens = tail.prompt_tokens, tail.cached_tokens
-            record.generated_tokens = tail.generated_tokens
-        if tail.response and ask.hint.session is not None and ask.path.endswith("/responses"):
-            self._conversations[ask.caller.tenant, tail.response] = ask.hint.session
-            while len(self._conversations) > _MOST_RESPONSES:
-                self._conversations.popitem(last=False)
-
     # -- answers --------------------------------------------------------------------------------
 
     async def _exchange(self, ask: Ask, answer: _ClientAnswer) -> None:
@@ -260,7 +250,14 @@ class Gateway:
                         self._replicas.begun(ask.id)
                     await answer.add(piece)
         # Before its end is out: the next request of the client may be here before this goes on.
-        self._note(ask, tail, answer.record)
+        if tail.model:
+            record = answer.record
+            record.model, record.generated_tokens = tail.model, tail.generated_tokens
+            record.prompt_tokens, record.cached_tokens = tail.prompt_tokens, tail.cached_tokens
+        if tail.response and ask.hint.session is not None and ask.path.endswith("/responses"):
+            self._conversations[ask.caller.tenant, tail.response] = ask.hint.session
+            while len(self._conversations) > _MOST_RESPONSES:
+                self._conversations.popitem(last=False)
         await answer.end()
 
 
