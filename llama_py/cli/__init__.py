@@ -45,7 +45,12 @@ Every command has its own --help.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return the exit code."""
     arguments = [*(sys.argv[1:] if argv is None else argv)]
-    _show_any_text()
+    # Let what the encoding of an output lacks be a question mark. Python raises by default, where
+    # an output is a file or a pipe on Windows (cp1252), or the locale is C: half of a reply would
+    # be lost for one character.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
     try:
         return _run(arguments)
     except SystemExit as end:  # argparse, after --help or a mistake
@@ -66,17 +71,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"this should not have happened ({type(error).__name__}: {sentence(error)}); "
             "--verbose shows where"
         )
-
-
-def _show_any_text() -> None:
-    """Let what the encoding of an output lacks be a question mark, and no error.
-
-    Python raises by default, where an output is a file or a pipe on Windows (cp1252), or the
-    locale is C: half of a reply would be lost for one character.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")
 
 
 def _run(arguments: list[str]) -> int:

@@ -38,7 +38,14 @@ class Attachments:
             raise ParameterError(f"{name}: this model generates nothing, so it sees nothing")
         own = conversation.ImagePart if isinstance(sent, Image) else conversation.AudioPart
         medium = media.read(own(sent.data, sent.media_type), name)
-        self._parts.append(_part(sent))
+        # In JSON, so that the conversation can be saved.
+        if isinstance(sent, Image):
+            part = {"type": "image_url", "image_url": {"url": sent.data_url()}}
+        else:
+            head, _, data = sent.data_url().partition(",")
+            form = head.removeprefix("data:audio/").partition(";")[0]
+            part = {"type": "input_audio", "input_audio": {"data": data, "format": form}}
+        self._parts.append(part)
         return len(medium.tokens)
 
     def content(self, text: str) -> Any:
@@ -63,12 +70,3 @@ def read_file(kind: str, path: str) -> Image | Audio:
     """
     file = Path(path).expanduser()
     return Image(file) if kind == "image" else Audio(file)
-
-
-def _part(sent: Image | Audio) -> dict[str, Any]:
-    """In JSON, so that the conversation can be saved."""
-    if isinstance(sent, Image):
-        return {"type": "image_url", "image_url": {"url": sent.data_url()}}
-    head, _, data = sent.data_url().partition(",")
-    form = head.removeprefix("data:audio/").partition(";")[0]
-    return {"type": "input_audio", "input_audio": {"data": data, "format": form}}

@@ -179,7 +179,19 @@ class Chat:
         except Stopped:
             note("stopped; the message was not sent")
             return
-        self._after(reply)
+        response = reply.response
+        choice = response["choices"][0]
+        if choice["finish_reason"] is None:
+            note("stopped")
+        elif (
+            choice["finish_reason"] == "length"
+            and int(response["usage"]["total_tokens"]) >= self.llm.n_ctx()
+        ):
+            note("the context is full: the reply ends here")
+        elif not choice["message"]["content"]:
+            note("the model said nothing")
+        if self._stats:
+            note(_stats(response))
 
     def _send(self, text: str | None, on_progress: Any) -> TurnStream:
         session = self.session
@@ -223,21 +235,6 @@ class Chat:
         if text:
             sys.stdout.write(text)
             sys.stdout.flush()
-
-    def _after(self, reply: TurnStream) -> None:
-        response = reply.response
-        choice = response["choices"][0]
-        if choice["finish_reason"] is None:
-            note("stopped")
-        elif (
-            choice["finish_reason"] == "length"
-            and int(response["usage"]["total_tokens"]) >= self.llm.n_ctx()
-        ):
-            note("the context is full: the reply ends here")
-        elif not choice["message"]["content"]:
-            note("the model said nothing")
-        if self._stats:
-            note(_stats(response))
 
 
 class Stopped(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from llama_py.cli.sizes import shown_bytes
@@ -52,7 +52,11 @@ def _lines(report: DeviceReport) -> Iterator[str]:
     width = max(len(device["name"]) for device in report.devices)
     for device in report.devices:
         free, total = shown_bytes(device["free_bytes"]), shown_bytes(device["total_bytes"])
-        use = _use(device)
+        use = "not used, because there is a better one"
+        if device["kind"] == "cpu":
+            use = "has what no other device has"
+        elif device["used"]:
+            use = "models are loaded here (n_gpu_layers says how much of them)"
         yield f"{device['name']:{width}}  {device['description']}"
         yield f"{'':{width}}  {device['kind']}, {free} of {total} free; {use}"
     for gpu in report.gpus:
@@ -64,11 +68,3 @@ def _lines(report: DeviceReport) -> Iterator[str]:
         yield f"\nbuilt for: {', '.join(report.backends)}"
     for hint in report.hints:
         yield f"\n{hint}"
-
-
-def _use(device: Mapping[str, Any]) -> str:
-    if device["kind"] == "cpu":
-        return "has what no other device has"
-    if device["used"]:
-        return "models are loaded here (n_gpu_layers says how much of them)"
-    return "not used, because there is a better one"

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from llama_py.cli import options
 from llama_py.cli.progress import ProgressLine
-from llama_py.errors import (
-    InputTooLongError,
-    LlamaError,
-    ParameterError,
-    TokenizationError,
-)
+from llama_py.errors import InputTooLongError, ParameterError, TokenizationError
 from llama_py.options import EMBEDDER
 from llama_py.options.marks import Flag
 
@@ -129,21 +124,19 @@ def _naming_lines(lines: list[str], name: str | None) -> Iterator[None]:
         found = _INPUT.match(str(error))
         if found is None or not lines:
             raise
-        number = int(found[1])
+        number, words = int(found[1]), found[2]
         where = f"line {number + 1} of {_source(name)}"
-        raise ParameterError(where + _problem(error, lines[number], found[2])) from None
-
-
-def _problem(error: LlamaError, line: str, words: str) -> str:
-    """An error about a line, with the remedy on a command line."""
-    if not line.strip():
-        return " is empty, and this model has no vector for that: leave empty lines out (grep .)"
-    if isinstance(error, InputTooLongError):
-        return (
-            f" has {error.prompt_tokens} tokens, and this model embeds at most {error.limit} at "
-            "once: shorten it, or leave its end out with --truncate"
-        )
-    return words
+        # With the remedy on a command line.
+        if not lines[number].strip():
+            words = (
+                " is empty, and this model has no vector for that: leave empty lines out (grep .)"
+            )
+        elif isinstance(error, InputTooLongError):
+            words = (
+                f" has {error.prompt_tokens} tokens, and this model embeds at most {error.limit} "
+                "at once: shorten it, or leave its end out with --truncate"
+            )
+        raise ParameterError(where + words) from None
 
 
 def _source(name: str | None) -> str:

@@ -67,7 +67,8 @@ def fit_report(path: str, parsed: argparse.Namespace) -> dict[str, Any]:
     names = [*_DECIDING, "n_seq_max"]
     given = {name: getattr(parsed, name) for name in names if getattr(parsed, name) is not None}
     arguments: Mapping[str, Any] = LOAD.complete({"n_ctx": 0, **given})
-    context = ContextParams(**_fields(ContextParams, arguments))
+    own = ContextParams.__dataclass_fields__
+    context = ContextParams(**{name: arguments[name] for name in own if name in arguments})
     backend.start()
     params = ModelParams.of(arguments)
     if params.n_gpu_layers < 0:
@@ -89,10 +90,6 @@ def fit_report(path: str, parsed: argparse.Namespace) -> dict[str, Any]:
         "devices": rows,
         "fits": all(row["total"] <= row["free_bytes"] for row in rows),
     }
-
-
-def _fields(kind: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: arguments[name] for name in kind.__dataclass_fields__ if name in arguments}
 
 
 def fit_text(report: Mapping[str, Any]) -> Iterator[str]:

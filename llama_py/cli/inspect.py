@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,31 +183,35 @@ def _model_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
             ("memory", f"{report['memory']}{window}"),
             ("context length", report["context_length"]),
             ("vocabulary", report["vocabulary"]),
-            *(("projector", text) for text in _projectors(report["projectors"])),
         ]
     )
+    for each in report["projectors"]:
+        why = f"; not used by itself: {each['unused']}" if each["unused"] else ""
+        yield from _rows([("projector", f"{Path(each['path']).name}, {_senses(each)}{why}")])
     yield "\ndefaults on this machine"
     for name, default in report["defaults"].items():
         yield f"  {name} = {default['value']} ({default['from']})"
     yield from _metadata_text(report, full)
     yield "\nchat template"
-    yield from _template_text(report["chat_template"], full)
+    template = report["chat_template"]
+    lines = ["none; ChatML is used in its place"] if template is None else template.splitlines()
+    shown = lines if full else lines[:12]
+    for line in shown:
+        yield f"  {line if full else line[:_LONGEST_VALUE]}"
+    if len(lines) > len(shown):
+        yield f"  … {len(lines) - len(shown)} more lines; --full shows them"
 
 
 def _metadata_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
     yield "\nmetadata"
     for key, value in sorted(report["metadata"].items()):
         if key != "tokenizer.chat_template":
-            yield f"  {key} = {_short(value, full)}"
+            text = repr(value) if isinstance(value, str) else str(value)
+            if not full and len(text) > _LONGEST_VALUE:
+                text = f"{text[:_LONGEST_VALUE]}…"
+            yield f"  {key} = {text}"
     for key, array in sorted(report["arrays"].items()):
         yield f"  {key} = {array['length']} x {array['type']}"
-
-
-def _projectors(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What lies beside a model, and whether it is used."""
-    for each in found:
-        name, why = Path(each["path"]).name, each["unused"]
-        yield f"{name}, {_senses(each)}" + (f"; not used by itself: {why}" if why else "")
 
 
 def _senses(projector: Mapping[str, Any]) -> str:
@@ -236,18 +240,6 @@ def _projector_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
         ]
     )
     yield from _metadata_text(report, full)
-
-
-def _template_text(template: str | None, full: bool) -> Iterator[str]:
-    if template is None:
-        yield "  none; ChatML is used in its place"
-        return
-    lines = template.splitlines()
-    shown = lines if full else lines[:12]
-    for line in shown:
-        yield f"  {line if full else line[:_LONGEST_VALUE]}"
-    if len(lines) > len(shown):
-        yield f"  … {len(lines) - len(shown)} more lines; --full shows them"
 
 
 # ---- the installation ------------------------------------------------------------------------
@@ -333,11 +325,6 @@ def _rows(rows: list[tuple[str, Any]]) -> Iterator[str]:
     for name, value in rows:
         if value is not None:
             yield f"{name:15} {value}"
-
-
-def _short(value: Any, full: bool) -> str:
-    text = repr(value) if isinstance(value, str) else str(value)
-    return text if full or len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
 
 
 def _count(number: int) -> str:

@@ -75,27 +75,18 @@ class Parser(argparse.ArgumentParser):
         close = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
         return f"there is no option {given}" + (f"; did you mean {close[0]}?" if close else "")
 
-    def _first_unknown(self) -> str | None:
-        """An option that there is not. Whatever else is wrong may follow from it.
-
-        What looks like its value is a second model to argparse, for example.
-        """
-        if self._subparsers is not None:
-            return None
+    def error(self, message: str) -> NoReturn:
+        # Of options that there are not, the first one is named: whatever else is wrong may follow
+        # from it. What looks like its value is a second model to argparse, for example.
         known = self._option_string_actions
-        for given in self._given:
+        for given in self._given if self._subparsers is None else ():
             name = given.partition("=")[0]
             if given == "--":
                 break
-            if name in self.elsewhere and name not in known:
-                return name
-            if name.startswith("--") and not any(each.startswith(name) for each in known):
-                return name
-        return None
-
-    def error(self, message: str) -> NoReturn:
-        if (unknown := self._first_unknown()) is not None:
-            message = self._unknown(unknown)
+            is_other = name.startswith("--") and not any(each.startswith(name) for each in known)
+            if is_other or (name in self.elsewhere and name not in known):
+                message = self._unknown(name)
+                break
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 

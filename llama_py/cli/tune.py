@@ -54,7 +54,14 @@ def add_parser(commands: Any) -> None:
 def _run(parsed: argparse.Namespace) -> int:
     path = options.model_path(parsed.file or parsed.model, parsed.hf)
     if parsed.forget:
-        return _forget(path)
+        from llama_py.core.host import profiles
+        from llama_py.gguf.check import check_model_file
+
+        file = profiles.path_of(profiles.key_of(check_model_file(path)))
+        there = file.exists()
+        file.unlink(missing_ok=True)
+        print(f"removed {file}" if there else "there was no profile")
+        return 0
     from llama_py.api.tuning import tune
 
     with ProgressLine("measuring", enabled=sys.stderr.isatty()) as progress:
@@ -65,17 +72,6 @@ def _run(parsed: argparse.Namespace) -> int:
         print(json.dumps(_as_dict(tuning), indent=2))
     else:
         print("\n".join(_lines(tuning)))
-    return 0
-
-
-def _forget(path: str) -> int:
-    from llama_py.core.host import profiles
-    from llama_py.gguf.check import check_model_file
-
-    file = profiles.path_of(profiles.key_of(check_model_file(path)))
-    there = file.exists()
-    file.unlink(missing_ok=True)
-    print(f"removed {file}" if there else "there was no profile")
     return 0
 
 

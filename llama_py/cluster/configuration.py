@@ -109,8 +109,12 @@ def read_cluster(path: Path | None, environ: Mapping[str, str] = os.environ) -> 
         OSError: it cannot be read.
         MissingPackageError: there is nothing that reads YAML.
     """
-    place = path if path is not None else Path("cluster.yaml")
-    table = _parse(path) if path is not None else _example()
+    if path is not None:
+        place, table = path, _parse(path)
+    else:
+        model = {"path": demo_model_path(), "n_threads": 1, "n_threads_batch": 1, "n_seq_max": 4}
+        place = Path("cluster.yaml")
+        table = {"replicas": 3, "server": {"port": 8000, "model": [model]}}
     server = _mapping(place, "server", table.pop("server", {}))
     given = Given(table=(place, server))
     settings = read_configuration(given, environ, demo_model_path).settings
@@ -123,13 +127,6 @@ def read_cluster(path: Path | None, environ: Mapping[str, str] = os.environ) -> 
         return ClusterSettings(server=settings, policy=PolicySettings(**policy), **table)
     except ParameterError as error:
         raise type(error)(f"{place}: {error}") from None
-
-
-def _example() -> dict[str, Any]:
-    """Three replicas of the bundled model, each with one thread."""
-    path = demo_model_path()
-    model = {"path": path, "n_threads": 1, "n_threads_batch": 1, "n_seq_max": 4}
-    return {"replicas": 3, "server": {"port": 8000, "model": [model]}}
 
 
 def _parse(path: Path) -> dict[str, Any]:

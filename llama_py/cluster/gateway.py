@@ -16,7 +16,7 @@ import contextlib
 import re
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -107,40 +107,39 @@ class Gateway:
     def __init__(self, settings: Settings, replicas: Replicas) -> None:
         self._settings = settings
         self._replicas = replicas
-        self._names = _model_names(settings)
+        #: Name -> id of the models; nothing where there is one, which takes any name.
+        models = settings.models if len(settings.models) > 1 else ()
+        self._names = {name: each.id for each in models for name in (each.id, *each.aliases)}
         #: Which conversation, for the router, a reply of ``/v1/responses`` belongs to.
         self._conversations: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         if scope["type"] == "lifespan":
-            await _live(receive, send)
-            return
+            while True:
+                event = await receive()
+                await send({"type": f"{event['type']}.complete"})
+                if event["type"] == "lifespan.shutdown":
+                    return
         answer = _ClientAnswer(scope, send)
         try:
-            await self._answer(Request(scope, receive), answer)
+            path = route_path(scope)
+            if path in ("/livez", "/api/hello"):
+                await answer.whole(200, b'{"status":"ok"}')
+            elif path in ("/readyz", "/health", "/v1/health"):
+                if not self._replicas.ready():
+                    message = "there is no replica yet"
+                    raise RequestError(Kind.UNAVAILABLE, message, retry_after=2.0)
+                await answer.whole(200, b'{"status":"ok"}')
+            elif path == "/metrics":
+                pages = await self._replicas.everywhere("metrics")
+                await answer.whole(200, merged(pages), b"text/plain; version=0.0.4; charset=utf-8")
+            else:
+                await self._pass_on(Request(scope, receive), answer)
         except ClientDisconnect:
             raise
         except Exception as error:
             await answer.fail(failure_of(error), self._settings.overflow_status)
-
-    async def _answer(self, request: Request, answer: _ClientAnswer) -> None:
-        path = route_path(request.scope)
-        if path in ("/livez", "/api/hello"):
-            await answer.whole(200, b'{"status":"ok"}')
-        elif path in ("/readyz", "/health", "/v1/health"):
-            await self._say_whether_ready(answer)
-        elif path == "/metrics":
-            pages = await self._replicas.everywhere("metrics")
-            await answer.whole(200, merged(pages), b"text/plain; version=0.0.4; charset=utf-8")
-        else:
-            await self._pass_on(request, answer)
-
-    async def _say_whether_ready(self, answer: _ClientAnswer) -> None:
-        if not self._replicas.ready():
-            message = "there is no replica yet"
-            raise RequestError(Kind.UNAVAILABLE, message, retry_after=2.0)
-        await answer.whole(200, b'{"status":"ok"}')
 
     async def _pass_on(self, request: Request, answer: _ClientAnswer) -> None:
         data = await read_bytes(request, self._settings)
@@ -149,7 +148,15 @@ class Gateway:
         else:
             ask = self._ask_of(request, data)
         if ask.method == "POST" and ask.path in _EVERYWHERE:
-            await self._ask_all(ask, answer)
+            answers: list[tuple[AnswerHead, bytes]]
+            answers = await self._replicas.everywhere("whole", ask)
+            if not answers:
+                raise RequestError.of(_gone())
+            # That of the first replica that refuses, or else of any.
+            head, body = max(answers, key=lambda each: each[0].status)
+            answer.open(head)
+            await answer.add(body)
+            await answer.end()
             return
         leaving = asyncio.ensure_future(client_left(request.receive))
         working = asyncio.ensure_future(self._exchange(ask, answer))
@@ -215,16 +222,6 @@ class Gateway:
             hint = replace(hint, session=f"{tenant}\x1f\x1f{uuid.uuid4().hex}")
         return hint
 
-    def _note(self, ask: Ask, tail: AnswerTail, record: RequestRecord) -> None:
-        if tail.model:
-            record.model = tail.model
-            record.prompt_tokens, record.cached_tokens = tail.prompt_tokens, tail.cached_tokens
-            record.generated_tokens = tail.generated_tokens
-        if tail.response and ask.hint.session is not None and ask.path.endswith("/responses"):
-            self._conversations[ask.caller.tenant, tail.response] = ask.hint.session
-            while len(self._conversations) > _MOST_RESPONSES:
-                self._conversations.popitem(last=False)
-
     # -- answers --------------------------------------------------------------------------------
 
     async def _exchange(self, ask: Ask, answer: _ClientAnswer) -> None:
@@ -253,17 +250,14 @@ class Gateway:
                         self._replicas.begun(ask.id)
                     await answer.add(piece)
         # Before its end is out: the next request of the client may be here before this goes on.
-        self._note(ask, tail, answer.record)
-        await answer.end()
-
-    async def _ask_all(self, ask: Ask, answer: _ClientAnswer) -> None:
-        """The answer of the first replica that refuses, or else of any."""
-        answers: Sequence[tuple[AnswerHead, bytes]] = await self._replicas.everywhere("whole", ask)
-        if not answers:
-            raise RequestError.of(_gone())
-        head, body = max(answers, key=lambda each: each[0].status)
-        answer.open(head)
-        await answer.add(body)
+        if tail.model:
+            record = answer.record
+            record.model, record.generated_tokens = tail.model, tail.generated_tokens
+            record.prompt_tokens, record.cached_tokens = tail.prompt_tokens, tail.cached_tokens
+        if tail.response and ask.hint.session is not None and ask.path.endswith("/responses"):
+            self._conversations[ask.caller.tenant, tail.response] = ask.hint.session
+            while len(self._conversations) > _MOST_RESPONSES:
+                self._conversations.popitem(last=False)
         await answer.end()
 
 
@@ -359,19 +353,3 @@ class _ClientAnswer:
         self.begun = True
         await self.send({"type": "http.response.start", "status": status, "headers": pairs})
         await self.send({"type": "http.response.body", "body": body})
-
-
-def _model_names(settings: Settings) -> dict[str, str]:
-    """Name -> id of the models; nothing where there is one, which takes any name."""
-    if len(settings.models) < 2:
-        return {}
-    names = ((name, model.id) for model in settings.models for name in (model.id, *model.aliases))
-    return dict(names)
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

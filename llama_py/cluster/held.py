@@ -77,7 +77,9 @@ class HeldTexts:
         lost: list[int] = []
         found = find([(text.tokens, text.whose) for text in texts])
         for text, count in zip(texts, found, strict=True):
-            there = _blocks_within(text.hint, count / len(text.tokens))
+            # Blocks that lie within as much of the text as of the tokens.
+            most = count / len(text.tokens) * text.hint.size + 1
+            there = sum(end <= most for end in text.hint.ends)
             held.update(dict.fromkeys(text.hint.blocks[:there]))
             lost += text.hint.blocks[there:]
         with self._lock:
@@ -90,9 +92,3 @@ class HeldTexts:
         self._lost.update(dict.fromkeys(digests))
         while len(self._lost) > self._most_told:
             self._lost.popitem(last=False)
-
-
-def _blocks_within(hint: Hint, share: float) -> int:
-    """How many of the first blocks lie within this share of the text."""
-    most = share * hint.size + 1
-    return sum(end <= most for end in hint.ends)

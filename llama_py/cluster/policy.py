@@ -180,7 +180,19 @@ class Policy:
         """The replicas for a request, the best one first."""
         home = self._sessions.get(hint.session) if hint.session is not None else None
         least = min((each.load for each in self._replicas.values()), default=0)
-        choices = [self._weigh(each, hint, home, least) for each in self._replicas.values()]
+        most = max(least + self.settings.patience, 1.5 * least)
+        choices = []
+        for replica in self._replicas.values():
+            shared = replica.shares(hint)
+            new = hint.size - shared
+            before = sum(replica.in_flight.values()) + self.settings.reply_bytes * replica.load
+            unseen = replica.others * self._mean
+            loading = 0.0
+            if hint.model and replica.state.models and hint.model not in replica.state.models:
+                loading = 64 * self._mean
+            cost = new + before + unseen + loading + replica.crowding(new)
+            stays = replica.name == home and replica.load <= most
+            choices.append(Choice(replica.name, shared, cost, stays))
         loads = {each.name: (each.load, each.fill) for each in self._replicas.values()}
         choices.sort(
             key=lambda each: (
@@ -191,19 +203,6 @@ class Policy:
             )
         )
         return choices
-
-    def _weigh(self, replica: _KnownReplica, hint: Hint, home: str | None, least: int) -> Choice:
-        shared = replica.shares(hint)
-        new = hint.size - shared
-        before = sum(replica.in_flight.values()) + self.settings.reply_bytes * replica.load
-        unseen = replica.others * self._mean
-        loading = 0.0
-        if hint.model and replica.state.models and hint.model not in replica.state.models:
-            loading = 64 * self._mean
-        cost = new + before + unseen + loading + replica.crowding(new)
-        most = max(least + self.settings.patience, 1.5 * least)
-        stays = replica.name == home and replica.load <= most
-        return Choice(replica.name, shared, cost, stays)
 
     # -- what became of it ----------------------------------------------------------------------
 

@@ -85,17 +85,15 @@ class Replica:
                 yield piece
         finally:
             await call.end()
-        yield self._note(ask, call.state)
-
-    def _note(self, ask: Ask, state: dict[str, Any]) -> AnswerTail:
-        exchange, record = state.get("exchange"), state["record"]
+        exchange, record = call.state.get("exchange"), call.state["record"]
         if exchange is None or not exchange.records:
-            return AnswerTail()
+            yield AnswerTail()
+            return
         prompts = [each for each in exchange.records if not each.request.choice]
         if len(prompts) == 1 and prompts[0].reason in ("stop", "length"):
             whose = (record.model, prompts[0].request.namespace)
             self._held.note(ask.hint, tuple(prompts[0].tokens), whose)
-        return AnswerTail(
+        yield AnswerTail(
             exchange.id,
             record.model,
             record.prompt_tokens or 0,

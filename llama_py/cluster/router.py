@@ -13,7 +13,6 @@ from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, R
 
 from llama_py.cluster.ask import Ask
 from llama_py.cluster.policy import Policy, PolicySettings, ReplicaState
-from llama_py.dialects.hints import Hint
 
 __all__ = ["STATE", "PrefixRouter", "begun"]
 
@@ -58,11 +57,11 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]
             return [candidate_replicas]
         # Without it Ray asks again at once while nobody has room.
         pending_request.routing_context.should_backoff = True
-        hint = _hint_of(pending_request)
-        if hint is None:
+        ask = _ask_of(pending_request)
+        if ask is None:
             return [candidate_replicas]
         by_name = {each.replica_id.unique_id: each for each in candidate_replicas}
-        names = [each.replica for each in self._policy.rank(hint)]
+        names = [each.replica for each in self._policy.rank(ask.hint)]
         return [[by_name[name]] for name in names if name in by_name]
 
     def on_request_routed(
@@ -94,8 +93,3 @@ def begun(request: str) -> None:
 def _ask_of(pending: PendingRequest) -> Ask | None:
     first = pending.args[0] if pending.args else None
     return first if isinstance(first, Ask) else None
-
-
-def _hint_of(pending: PendingRequest) -> Hint | None:
-    ask = _ask_of(pending)
-    return None if ask is None else ask.hint

@@ -29,7 +29,11 @@ def adapted(
             ahead of those of others.
         report: told about the progress of the first prompt, if the client wants to know.
     """
-    requests = [_limited(request, service.settings.request_timeout) for request in call.requests]
+    requests, limit = [*call.requests], service.settings.request_timeout
+    for index, request in enumerate(requests):
+        own = request.generation
+        if limit is not None and (own.timeout is None or own.timeout > limit):
+            requests[index] = replace(request, generation=replace(own, timeout=limit))
     if ADMIN not in caller.scopes:
         requests = [replace(each, priority=max(0, each.priority)) for each in requests]
     if tenant := caller.tenant:
@@ -41,10 +45,3 @@ def adapted(
     if call.wants_progress and call.stream and report is not None:
         requests[0] = replace(requests[0], on_progress=report)
     return requests
-
-
-def _limited(request: GenerationRequest, limit: float | None) -> GenerationRequest:
-    own = request.generation.timeout
-    if limit is None or (own is not None and own <= limit):
-        return request
-    return replace(request, generation=replace(request.generation, timeout=limit))

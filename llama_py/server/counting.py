@@ -10,7 +10,6 @@ from llama_py.engine.request import GenerationRequest
 from llama_py.errors import ContextOverflowError
 from llama_py.server.adapting import adapted
 from llama_py.server.exchange import Parse
-from llama_py.server.pool.pool import ServedModel
 from llama_py.server.service import caller_of, in_thread, service_of
 from llama_py.server.transport.bodies import model_of, read_body
 
@@ -33,7 +32,14 @@ async def count_tokens(request: Request, parse: Parse) -> int:
 
         def count() -> tuple[int, list[GenerationRequest]]:
             requests = adapted(parse(body, model), model, service, caller)
-            return _counted(model, [each for each in requests if not each.choice])
+            loaded = model.llama.runtime.loaded
+            tokens, too_long = 0, []
+            for each in requests:
+                try:
+                    tokens += loaded.count(each) if not each.choice else 0
+                except ContextOverflowError:  # whoever counts wants to know by how much
+                    too_long.append(each)
+            return tokens, too_long
 
         counted, longer = await loop.run_in_executor(service.workers, count)
         if longer:  # which takes seconds if there are megabytes: calls have threads of their own
@@ -42,17 +48,3 @@ async def count_tokens(request: Request, parse: Parse) -> int:
                 service, lambda: sum(len(calls.tokens_of(each.prompt)) for each in longer)
             )
     return counted
-
-
-def _counted(
-    model: ServedModel, requests: list[GenerationRequest]
-) -> tuple[int, list[GenerationRequest]]:
-    """The tokens of all prompts that fit, and the requests whose prompts do not."""
-    llama = model.llama
-    counted, longer = 0, []
-    for request in requests:
-        try:
-            counted += llama.runtime.loaded.count(request)
-        except ContextOverflowError:  # whoever counts wants to know by how much
-            longer.append(request)
-    return counted, longer

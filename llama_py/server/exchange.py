@@ -279,7 +279,10 @@ class Exchange:
 
     async def _whole(self, call: WireCall, events: AsyncEvents) -> Response:
         batch: list[tuple[int, Event]] = []
-        while events.unfinished and (self._cancelled or not _failed(batch)):
+        while events.unfinished and (
+            self._cancelled
+            or not any(type(event) is FinishEvent and event.error for _, event in batch)
+        ):
             batch += await events.some()
         if self.gone:
             return _Sent()
@@ -289,8 +292,15 @@ class Exchange:
 
         def encode() -> bytes | str:
             self._feed(reply, batch)
-            value = self._complete(reply)
-            return value if isinstance(value, str) else json_bytes(value)
+            failure = self.failure
+            if failure is None:
+                value = reply.whole()
+                return value if isinstance(value, str) else json_bytes(value)
+            # How much there was by then is said beside what it ended with.
+            whole = reply.whole() if failure.kind is Kind.TIMEOUT else None
+            if isinstance(whole, dict) and "usage" in whole:
+                failure = replace(failure, details={"usage": whole["usage"]})
+            raise RequestError.of(failure)
 
         if len(batch) <= _SHORT:
             body = encode()
@@ -299,16 +309,6 @@ class Exchange:
             body = await loop.run_in_executor(self._service.workers, encode)
         kind = "text/plain" if isinstance(body, str) else "application/json"
         return Response(body, media_type=kind)
-
-    def _complete(self, reply: WireReply) -> object:
-        """The whole reply; or raise what it ended with, and how much there was by then."""
-        failure = self.failure
-        if failure is None:
-            return reply.whole()
-        whole = reply.whole() if failure.kind is Kind.TIMEOUT else None
-        if isinstance(whole, dict) and "usage" in whole:
-            failure = replace(failure, details={"usage": whole["usage"]})
-        raise RequestError.of(failure)
 
     # -- a stream -------------------------------------------------------------------------------
 
@@ -432,7 +432,3 @@ class Exchange:
         """The client does not read: nothing more is done for it, and the connection goes."""
         self._leave()
         abort(self._request.scope)
-
-
-def _failed(batch: Sequence[tuple[int, Event]]) -> bool:
-    return any(type(event) is FinishEvent and event.error for _, event in batch)

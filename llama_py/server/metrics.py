@@ -26,7 +26,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from llama_py.api.facts import EngineReport
-from llama_py.engine.metrics import Histogram, Metrics
+from llama_py.engine.metrics import Metrics
 from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.pool.pool import ModelPool
 from llama_py.server.request_record import RequestRecord
@@ -154,8 +154,7 @@ class _Engines(_Collector):
             if report is not None:
                 _add_devices(families, model.id, report)
             _add_ends(families, model.id, metrics)
-            for name, help_, histogram in _histograms(metrics):
-                _add_histogram(families, name, help_, model.id, histogram)
+            _add_histograms(families, model.id, metrics)
         yield from families.values()
 
 
@@ -255,36 +254,32 @@ def _add_ends(families: dict[str, Any], model: str, metrics: Metrics) -> None:
         family.add_metric([model, reason], count)
 
 
-def _histograms(metrics: Metrics) -> Iterator[tuple[str, str, Histogram]]:
-    yield (
-        "llama_py_time_to_first_token_seconds",
-        "From a request to its first token.",
-        metrics.first_token_seconds,
-    )
-    yield (
-        "llama_py_inter_token_latency_seconds",
-        "Between two tokens of a reply.",
-        metrics.token_seconds,
-    )
-    yield (
-        "llama_py_e2e_request_latency_seconds",
-        "From a request to the end of its reply.",
-        metrics.request_seconds,
-    )
-    yield (
-        "llama_py_request_queue_time_seconds",
-        "How long a request waited for a place.",
-        metrics.queue_seconds,
-    )
-
-
-def _add_histogram(
-    families: dict[str, Any], name: str, help_: str, model: str, histogram: Histogram
-) -> None:
-    family = families.setdefault(name, HistogramMetricFamily(name, help_, labels=["model_name"]))
-    buckets, below = [], 0
-    counts = [*histogram.counts]
-    for bound, count in zip([*map(str, histogram.bounds), "+Inf"], counts, strict=True):
-        below += count
-        buckets.append((bound, below))
-    family.add_metric([model], buckets, histogram.total)
+def _add_histograms(families: dict[str, Any], model: str, metrics: Metrics) -> None:
+    named = {
+        "llama_py_time_to_first_token_seconds": (
+            "From a request to its first token.",
+            metrics.first_token_seconds,
+        ),
+        "llama_py_inter_token_latency_seconds": (
+            "Between two tokens of a reply.",
+            metrics.token_seconds,
+        ),
+        "llama_py_e2e_request_latency_seconds": (
+            "From a request to the end of its reply.",
+            metrics.request_seconds,
+        ),
+        "llama_py_request_queue_time_seconds": (
+            "How long a request waited for a place.",
+            metrics.queue_seconds,
+        ),
+    }
+    for name, (help_, histogram) in named.items():
+        family = families.setdefault(
+            name, HistogramMetricFamily(name, help_, labels=["model_name"])
+        )
+        buckets, below = [], 0
+        counts = [*histogram.counts]
+        for bound, count in zip([*map(str, histogram.bounds), "+Inf"], counts, strict=True):
+            below += count
+            buckets.append((bound, below))
+        family.add_metric([model], buckets, histogram.total)

@@ -63,16 +63,12 @@ def check(settings: Settings) -> None:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not os.access(directory, os.W_OK | os.X_OK):
                 raise ParameterError(f"{name}: {directory} cannot be written")
-    _check_tls(settings)
-
-
-def _check_tls(settings: Settings) -> None:
     if settings.tls_cert is None:
         return
     for name in ("tls_cert", "tls_key"):
-        path: Path | None = getattr(settings, name)
-        if path is not None and not path.is_file():
-            raise ParameterError(f"{name}: there is no file at {path}")
+        file: Path | None = getattr(settings, name)
+        if file is not None and not file.is_file():
+            raise ParameterError(f"{name}: there is no file at {file}")
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
@@ -97,30 +93,25 @@ def serve(
     with listen(settings) as listening:
         app = cast(Starlette, create_app(settings, load=False))
         addresses = addresses_of(settings, listening)
-        server = _UvicornServer(
-            _config(settings, app), app.state.service, lambda: announce(addresses)
+        config = uvicorn.Config(
+            app,
+            http=connection_class(settings),
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            root_path=settings.root_path,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+            timeout_keep_alive=settings.keep_alive_seconds,
+            timeout_graceful_shutdown=int(_LAST_WORDS),
         )
+        server = _UvicornServer(config, app.state.service, lambda: announce(addresses))
         server.run(sockets=listening)
         if server.problem is not None:
             raise server.problem
-
-
-def _config(settings: Settings, app: Any) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=connection_class(settings),
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        root_path=settings.root_path,
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
-        timeout_keep_alive=settings.keep_alive_seconds,
-        timeout_graceful_shutdown=int(_LAST_WORDS),
-    )
 
 
 class _UvicornServer(uvicorn.Server):

@@ -79,9 +79,13 @@ class FairWorkers(Executor):
 
     def _take(self) -> tuple[str, _Work] | None:
         """The next work, as soon as there is some; None at the end."""
+        most = max(1, self._count - 1)  # of one tenant; where there are no tenants, one has all
         with self._changed:
             while True:
-                whose = next((each for each in self._waiting if self._may(each)), None)
+                whose = next(
+                    (each for each in self._waiting if not each or self._busy.get(each, 0) < most),
+                    None,
+                )
                 if whose is not None:
                     queue = self._waiting.pop(whose)
                     work = queue.popleft()
@@ -92,10 +96,6 @@ class FairWorkers(Executor):
                 if self._closed and not self._waiting:
                     return None
                 self._changed.wait()
-
-    def _may(self, whose: str) -> bool:
-        """Whether a tenant may have one more; where there are no tenants, one has all."""
-        return not whose or self._busy.get(whose, 0) < max(1, self._count - 1)
 
     def _done(self, whose: str) -> None:
         with self._changed:

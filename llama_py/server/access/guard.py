@@ -46,6 +46,7 @@ _PAGE_FILES = "/page/"
 _ADMIN = frozenset({"/metrics", "/slots", "/models/load", "/models/unload"})
 _ADMIN_POSTS = frozenset({"/props", "/lora-adapters"})
 _CLIENT_LEFT = 499
+_KEY_NEEDED = "an API key is needed: send it as Authorization: Bearer KEY, or as x-api-key: KEY"
 
 
 def needs(method: str, path: str) -> str | None:
@@ -130,7 +131,9 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008, "reason": "no WebSockets here"})
             return
         asked = RequestHead(scope)
-        record = RequestRecord(_request_id(asked), asked.method, asked.path)
+        ids = (asked.first(name) for name in (b"x-request-id", b"request-id"))
+        given = next((each for each in ids if each is not None and _ID.fullmatch(each)), None)
+        record = RequestRecord(given or f"req_{uuid.uuid4().hex}", asked.method, asked.path)
         record.caller = scope.get("state", {}).get(CALLER, record.caller)
         scope.setdefault("state", {}).update(request_id=record.id, record=record)
         scope["state"].setdefault(BODY, send)
@@ -180,28 +183,19 @@ class Guard:
 
     def _check_call(self, asked: RequestHead, record: RequestRecord, scope: str) -> Failure | None:
         """The checks of what is not for everybody."""
-        failure = self._identify(asked, record)
-        if failure is None and scope not in record.caller.scopes:
-            message = f"the API key {record.caller.name!r} may not do this: it lacks the scope "
-            failure = Failure(Kind.FORBIDDEN, f"{message}{scope!r}")
-        if failure is None and asked.path != "/metrics":
-            failure = self._lifecycle.refusal()
-        return failure or self._check_body(asked)
-
-    def _identify(self, asked: RequestHead, record: RequestRecord) -> Failure | None:
-        """Find out who asks."""
-        if not self._keys:
-            return None
-        given = _keys_of(asked)
-        found = [key for key in map(self._keys.find, given) if key is not None]
-        if found:
+        if self._keys:  # find out who asks
+            given = _keys_of(asked)
+            found = [key for key in map(self._keys.find, given) if key is not None]
+            if not found:
+                unknown = "the API key that was sent is not one of this server"
+                return Failure(Kind.UNAUTHORIZED, unknown if given else _KEY_NEEDED)
             key = found[0]
             record.caller = Caller(key.name, key.scopes, self._settings.share_prefixes)
-            return None
-        if given:
-            return Failure(Kind.UNAUTHORIZED, "the API key that was sent is not one of this server")
-        message = "an API key is needed: send it as Authorization: Bearer KEY, or as x-api-key: KEY"
-        return Failure(Kind.UNAUTHORIZED, message)
+        if scope not in record.caller.scopes:
+            message = f"the API key {record.caller.name!r} may not do this: it lacks the scope "
+            return Failure(Kind.FORBIDDEN, f"{message}{scope!r}")
+        refusal = self._lifecycle.refusal() if asked.path != "/metrics" else None
+        return refusal or self._check_body(asked)
 
     def _check_body(self, asked: RequestHead) -> Failure | None:
         if _has_two_ends(asked.headers):
@@ -271,7 +265,13 @@ class Guard:
 
     def _finish(self, scope: Scope, record: RequestRecord) -> None:
         record.ended = time.perf_counter()
-        record.route = _template_of(scope)
+        routed = scope.get("route")  # not in older Starlettes, nor for what was not let in
+        if routed is None:
+            path = route_path(scope)
+            routes = scope["app"].routes if "app" in scope else ()
+            routed = next((each for each in routes if each.path_regex.match(path)), None)
+        # The path as its route declares it; empty if there is no such route.
+        record.route = str(routed.path) if routed is not None else ""
         exchange = scope["state"].get("exchange")
         if exchange is not None:
             record.model = exchange.model.id
@@ -282,24 +282,6 @@ class Guard:
                 record.status = _CLIENT_LEFT
         for tell in self._finished:
             tell(record)
-
-
-def _template_of(scope: Scope) -> str:
-    """The path as its route declares it; empty if there is no such route."""
-    routed = scope.get("route")  # not in older Starlettes, nor for what was not let in
-    routes = scope["app"].routes if "app" in scope else ()
-    if routed is None:
-        path = route_path(scope)
-        routed = next((each for each in routes if each.path_regex.match(path)), None)
-    return str(routed.path) if routed is not None else ""
-
-
-def _request_id(asked: RequestHead) -> str:
-    for name in (b"x-request-id", b"request-id"):
-        given = asked.first(name)
-        if given is not None and _ID.fullmatch(given):
-            return given
-    return f"req_{uuid.uuid4().hex}"
 
 
 def _keys_of(asked: RequestHead) -> list[bytes]:

@@ -161,25 +161,20 @@ class Allowance:
         most, rate = self._key.max_concurrent, self._key.requests_per_minute
         if most is not None and self._running >= most:
             return f"{most} requests with this API key are in flight already", 1
-        if rate is not None and (wait := self._wait(rate)):
-            return f"this API key allows {rate} requests per minute", wait
+        if rate is not None:
+            now, per_second = self._clock(), rate / 60
+            self._left = min(float(rate), self._left + (now - self._counted) * per_second)
+            self._counted = now
+            if self._left < 1:
+                wait = math.ceil((1 - self._left) / per_second)
+                return f"this API key allows {rate} requests per minute", wait
+            self._left -= 1
         self._running += 1
         return None
 
     def end(self) -> None:
         """A request that was counted is over."""
         self._running -= 1
-
-    def _wait(self, rate: int) -> int:
-        """Take one of the requests of this minute, or say how many seconds that will take."""
-        now = self._clock()
-        per_second = rate / 60
-        self._left = min(float(rate), self._left + (now - self._counted) * per_second)
-        self._counted = now
-        if self._left < 1:
-            return math.ceil((1 - self._left) / per_second)
-        self._left -= 1
-        return 0
 
 
 # ---- where keys come from ----------------------------------------------------------------------

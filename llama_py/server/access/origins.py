@@ -41,19 +41,14 @@ class HostCheck:
         """Why a request with these ``Host`` headers is refused, or None."""
         if self._any:
             return None
-        name = _host_name(hosts[0]) if len(hosts) == 1 else ""
+        host = hosts[0].lower() if len(hosts) == 1 else ""
+        in_brackets = host.startswith("[")
+        name = host[1:].partition("]")[0] if in_brackets else host.partition(":")[0].rstrip(".")
         if name and (name in self._names or (self._loopback and is_loopback(name))):
             return None
         shown_name = shown(hosts[0]) if hosts else "missing"
         message = f"the Host header is {shown_name}, which is not allowed; see allowed_hosts"
         return Failure(Kind.FORBIDDEN, message)
-
-
-def _host_name(host: str) -> str:
-    """The name in a ``Host`` header, without port and brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower().rstrip(".")
 
 
 class OriginCheck:

@@ -41,6 +41,11 @@ _PREFIX = "LLAMA_PY_"
 _FILES = frozenset({"chat_template"})
 #: What stands before the path of a draft model.
 _DRAFT = "draft="
+#: What to say of the address of a service in the environment.
+_KUBERNETES = (
+    ". Kubernetes sets such a variable for a service that is called llama-py: set "
+    "enableServiceLinks: false in the pod, or call the service something else"
+)
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ class _Layers:
     # -- the file -------------------------------------------------------------------------------
 
     def add_table(self, path: Path, given: Mapping[str, Any]) -> None:
-        table = dict(given)
+        table, here = dict(given), path.parent
         models, keys = table.pop("model", []), table.pop("api_key", [])
         for name, value in table.items():
             with _naming(str(path)):
@@ -134,14 +139,21 @@ class _Layers:
                     raise UnknownParameterError(message)
                 if option is None:
                     raise SETTINGS.unknown(name)
-                self.set(name, _beside(path, option, option.read(value)), path.name)
+                chosen = option.read(value)
+                # A relative path in a file is meant to begin where the file is.
+                if name == "host":
+                    places = ((each, socket_path(each)) for each in chosen.split(","))
+                    chosen = ",".join(f"unix:{here / at}" if at else each for each, at in places)
+                elif isinstance(chosen, Path):
+                    chosen = here / chosen
+                self.set(name, chosen, path.name)
         for name, entries in (("model", models), ("api_key", keys)):
             if not (isinstance(entries, list) and all(isinstance(each, dict) for each in entries)):
                 raise ParameterError(f"{path}: write each {name} as a table [[{name}]]")
             if entries:
                 self.sources[name] = path.name
         with _naming(str(path)):
-            self.models = [_model_of(table, path) for table in models]
+            self.models = [_model_of(table, here) for table in models]
             self.tables = [key_from_table(table) for table in keys]
 
     # -- the environment ------------------------------------------------------------------------
@@ -149,7 +161,7 @@ class _Layers:
     def add_environment(self, environ: Mapping[str, str]) -> None:
         for setting in SETTINGS.options.values():
             if text := environ.get(setting.variable):
-                with _naming(setting.variable, _kubernetes(text)):
+                with _naming(setting.variable, _KUBERNETES if text.startswith("tcp://") else ""):
                     self.set(setting.name, setting.parse(text), setting.variable)
         for name in MODEL_FLAGS:
             variable = _PREFIX + name.upper()
@@ -161,7 +173,17 @@ class _Layers:
         if "LLAMA_PY_API_KEY" in environ:
             with _naming("LLAMA_PY_API_KEY"):
                 self._replace_keys(environ["LLAMA_PY_API_KEY"].split(","), "LLAMA_PY_API_KEY")
-        _refuse_misspelled(environ)
+        # A misspelled LLAMA_PY_API_KEY would leave the server open, and nobody would notice.
+        known = {setting.variable for setting in SETTINGS.options.values()}
+        known |= {_PREFIX + name.upper() for name in MODEL_FLAGS}
+        known |= {_PREFIX + name for name in ("CONFIG", "MODEL", "API_KEY", "LIB", "HISTORY")}
+        for name in environ:
+            if name.startswith(_PREFIX) and name not in known:
+                close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.87)
+                if close:
+                    raise UnknownParameterError(
+                        f"there is no environment variable {name}; did you mean {close[0]}?"
+                    )
 
     # -- flags ----------------------------------------------------------------------------------
 
@@ -236,40 +258,28 @@ def _parse_toml(path: Path) -> dict[str, Any]:
         raise ParameterError(f"{path} is not TOML: {error}") from None
 
 
-def _beside(path: Path, option: Option, value: Any) -> Any:
-    """A relative path in a file is meant to begin where the file is."""
-    if option.name == "host":
-        places = ((each, socket_path(each)) for each in value.split(","))
-        return ",".join(f"unix:{path.parent / at}" if at else each for each, at in places)
-    return path.parent / value if isinstance(value, Path) else value
-
-
-def _model_of(table: dict[str, Any], source: Path) -> ModelSettings:
+def _model_of(table: dict[str, Any], here: Path) -> ModelSettings:
+    """The model of a table. Relative paths begin ``here``; what stands for a text is read."""
     own = {each.name for each in fields(ModelSettings)} - {"options"}
     values = {name: table[name] for name in table.keys() & own}
     options = {name: table[name] for name in table.keys() - own}
     if not isinstance(values.get("path"), str) or not values["path"]:
         raise ParameterError('a [[model]] has no path; write path = "model.gguf"')
-    values["path"] = str(source.parent / Path(values["path"]).expanduser())
+    values["path"] = str(here / Path(values["path"]).expanduser())
     values.setdefault("id", default_model_id(values["path"]))
     values["aliases"] = read_list("aliases", values.get("aliases", ()))
-    _place_files(options, source.parent)
-    return ModelSettings(**values, options=options)
-
-
-def _place_files(options: dict[str, Any], beside: Path) -> None:
-    """Relative paths in a file begin where it is; what stands for a text is read."""
     if isinstance(lora := options.get("lora_path"), str):
-        options["lora_path"] = str(beside / Path(lora).expanduser())
+        options["lora_path"] = str(here / Path(lora).expanduser())
     draft = options.get("speculative")
     if isinstance(draft, str) and draft.startswith(_DRAFT):
         path = Path(draft[len(_DRAFT) :].strip()).expanduser()
-        options["speculative"] = f"{_DRAFT}{beside / path}"
+        options["speculative"] = f"{_DRAFT}{here / path}"
     for name in _FILES & options.keys():
         value = options[name]
         if isinstance(value, str) and not is_template(value):
             with _naming(name):
-                options[name] = _text_of(str(beside / Path(value).expanduser()))
+                options[name] = _text_of(str(here / Path(value).expanduser()))
+    return ModelSettings(**values, options=options)
 
 
 # ---- the environment ---------------------------------------------------------------------------
@@ -289,36 +299,21 @@ def _text_of(text: str) -> str:
         raise ParameterError(f"cannot read {text}: {error}") from None
 
 
-def _refuse_misspelled(environ: Mapping[str, str]) -> None:
-    """A misspelled LLAMA_PY_API_KEY would leave the server open, and nobody would notice."""
-    names = {setting.variable for setting in SETTINGS.options.values()}
-    names |= {_PREFIX + name.upper() for name in MODEL_FLAGS}
-    names |= {_PREFIX + name for name in ("CONFIG", "MODEL", "API_KEY", "LIB", "HISTORY")}
-    for name in environ:
-        if name.startswith(_PREFIX) and name not in names:
-            close = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.87)
-            if close:
-                raise UnknownParameterError(
-                    f"there is no environment variable {name}; did you mean {close[0]}?"
-                )
-
-
-def _kubernetes(text: str) -> str:
-    if not text.startswith("tcp://"):
-        return ""
-    return (
-        ". Kubernetes sets such a variable for a service that is called llama-py: set "
-        "enableServiceLinks: false in the pod, or call the service something else"
-    )
-
-
 # ---- and back ----------------------------------------------------------------------------------
 
 
 def to_toml(configuration: Configuration) -> str:
     """The settings as a TOML file that gives the same ones, but for the keys, which it hides."""
     settings, sources = configuration.settings, configuration.sources
-    blocks = [_group(group, settings, sources) for group in GROUPS]
+    blocks = []
+    for group in GROUPS:
+        lines = [f"# {group.__doc__}"]
+        for name in group.__annotations__:
+            value = getattr(settings, name)
+            source = f"  # {sources[name]}" if name in sources else ""
+            entry = f"# {name} is not set" if value is None else f"{name} = {_toml(value)}"
+            lines.append(entry + source)
+        blocks.append("\n".join(lines))
     for model in settings.models:
         own = {"id": model.id, "path": model.path, "aliases": model.aliases}
         blocks.append(_table("model", {**own, **model.options}))
@@ -330,16 +325,6 @@ def to_toml(configuration: Configuration) -> str:
             table = "# in api_key_file:\n# " + table.replace("\n", "\n# ")
         blocks.append(table)
     return "\n\n".join(blocks) + "\n"
-
-
-def _group(group: type[Any], settings: Settings, sources: Mapping[str, str]) -> str:
-    lines = [f"# {group.__doc__}"]
-    for name in group.__annotations__:
-        value = getattr(settings, name)
-        source = f"  # {sources[name]}" if name in sources else ""
-        entry = f"# {name} is not set" if value is None else f"{name} = {_toml(value)}"
-        lines.append(entry + source)
-    return "\n".join(lines)
 
 
 def _table(name: str, entries: Mapping[str, Any]) -> str:

@@ -81,17 +81,19 @@ def read_addresses(name: str, value: Any) -> str:
     addresses = read_list(name, value)
     if not addresses:
         raise ParameterError(f"{name} names no address to listen at; give one, such as 127.0.0.1")
-    return ",".join(dict.fromkeys(_address(name, each) for each in addresses))
-
-
-def _address(name: str, text: str) -> str:
-    if text == _UNIX:
-        raise ParameterError(f"{name}={text} names no socket; give its path behind the colon")
-    if "," in text:  # in a list, where nothing would be split
-        raise ParameterError(f"{name}: {shown(text)} has a comma, which ends an address here")
-    if text.startswith(_UNIX):
-        return text
-    return f"{_UNIX}{text}" if text.endswith(_SOCKET) else text.strip("[]") or text
+    read = []
+    for text in addresses:
+        if text == _UNIX:
+            raise ParameterError(f"{name}={text} names no socket; give its path behind the colon")
+        if "," in text:  # in a list, where nothing would be split
+            raise ParameterError(f"{name}: {shown(text)} has a comma, which ends an address here")
+        if text.startswith(_UNIX):
+            read.append(text)
+        elif text.endswith(_SOCKET):
+            read.append(f"{_UNIX}{text}")
+        else:
+            read.append(text.strip("[]") or text)
+    return ",".join(dict.fromkeys(read))
 
 
 def read_hosts(name: str, value: Any) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ class ResponseStore:
 
     def __len__(self) -> int:
         with self._lock:
-            return sum(len(shelf.entries) for shelf in self._shelves.values())
+            return self._count()
 
     @property
     def size(self) -> int:
@@ -123,7 +123,9 @@ class ResponseStore:
             self._forget_old()
             self._shelves.setdefault(owner, _Shelf()).put(entry)
             self._due = min(self._due, entry.until)
-            self._make_room()
+            while self._count() > self._most or self._size() > self._most_bytes:
+                largest = max(self._shelves, key=lambda each: self._shelves[each].size)
+                self._drop(largest, next(iter(self._shelves[largest].entries)))
 
     def delete(self, owner: str, response_id: str) -> bool:
         """Forget a reply; False if it is not there."""
@@ -159,11 +161,6 @@ class ResponseStore:
             self._drop(owner, response_id)
         kept = (each for shelf in self._shelves.values() for each in shelf.entries.values())
         self._due = min((each.until for each in kept), default=math.inf)
-
-    def _make_room(self) -> None:
-        while self._count() > self._most or self._size() > self._most_bytes:
-            largest = max(self._shelves, key=lambda owner: self._shelves[owner].size)
-            self._drop(largest, next(iter(self._shelves[largest].entries)))
 
     def _count(self) -> int:
         return sum(len(shelf.entries) for shelf in self._shelves.values())

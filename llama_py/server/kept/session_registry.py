@@ -118,20 +118,20 @@ class SessionRegistry:
                 with self._lock:
                     noted, self._noted = self._noted, []
                 for use in noted:
-                    self._enter(use)
+                    known = _entries(self._names.find(use.owner, use.name))
+                    new = SessionEntry(use.owner, use.name, use.model, use.when, use.when)
+                    entry = next(iter(known), new)
+                    tokens = entry.tokens if use.tokens is None else use.tokens
+                    turns = entry.turns + use.turns
+                    used = replace(
+                        entry, model=use.model, last_used=use.when, turns=turns, tokens=tokens
+                    )
+                    self._names.put(use.owner, use.name, asdict(used))
                 self._names.trim(self._most)
         except DATABASE_ERRORS as error:
             _log.warning("the sessions could not be written: %s", error)
             with self._lock:
                 self._noted = [*noted, *self._noted][-self._most :]
-
-    def _enter(self, use: _Use) -> None:
-        known = _entries(self._names.find(use.owner, use.name))
-        entry = next(iter(known), SessionEntry(use.owner, use.name, use.model, use.when, use.when))
-        tokens = entry.tokens if use.tokens is None else use.tokens
-        turns = entry.turns + use.turns
-        used = replace(entry, model=use.model, last_used=use.when, turns=turns, tokens=tokens)
-        self._names.put(use.owner, use.name, asdict(used))
 
     def fork(self, owner: str, name: str, new: str) -> SessionEntry | None:
         """A session that begins like another one; None if that does not exist.
@@ -205,13 +205,14 @@ class SessionRegistry:
 def _entries(saved: list[dict[str, Any]]) -> list[SessionEntry]:
     """Sessions as they were written; nothing else."""
     names = [each.name for each in fields(SessionEntry)]
-    entries = [SessionEntry(**{n: data[n] for n in names}) for data in saved if {*names} <= {*data}]
-    return [each for each in entries if _is_sound(each)]
-
-
-def _is_sound(entry: SessionEntry) -> bool:
-    texts = (entry.owner, entry.id, entry.model, entry.parent or "")
-    numbers = (entry.created, entry.last_used, entry.turns, entry.inherited, entry.tokens)
-    return all(isinstance(text, str) for text in texts) and all(
-        isinstance(number, (int, float)) for number in numbers
-    )
+    entries = []
+    for data in saved:
+        if {*names} <= {*data}:
+            entry = SessionEntry(**{name: data[name] for name in names})
+            texts = (entry.owner, entry.id, entry.model, entry.parent or "")
+            numbers = (entry.created, entry.last_used, entry.turns, entry.inherited, entry.tokens)
+            if all(isinstance(each, str) for each in texts) and all(
+                isinstance(each, (int, float)) for each in numbers
+            ):
+                entries.append(entry)
+    return entries

@@ -203,17 +203,13 @@ class Sessions:
                 raise busy_failure(error) from None
             except ClosedError:  # it was unloaded just now
                 pass
-        self._forget_stored(label, heir)
+        if self._store is not None:
+            # What models have written that are not loaded now, or were loaded otherwise.
+            for key in self._store.find_session(label, None):
+                if heir is not None:
+                    rename_entry(self._store, key, heir)
+                self._store.discard(key)
         self._registry.remove(tenant, name)
-
-    def _forget_stored(self, label: str, heir: str | None) -> None:
-        """What models have written that are not loaded now, or were loaded otherwise."""
-        if self._store is None:
-            return
-        for key in self._store.find_session(label, None):
-            if heir is not None:
-                rename_entry(self._store, key, heir)
-            self._store.discard(key)
 
     def fork(self, tenant: str, name: str, new: str | None = None) -> dict[str, Any]:
         """A session that begins with what another one has said so far.

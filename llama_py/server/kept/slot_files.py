@@ -78,12 +78,16 @@ class SlotFiles:
             path = self._path(folder, name)
             self._check_room(folder, path, state.nbytes + _HEAD)
             new = folder / f"{name}{_OURS}{secrets.token_hex(8)}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFULLY
             try:
-                self._write(new, state)
+                with os.fdopen(os.open(new, flags, 0o600), "wb") as file:
+                    write_whole(file, state)
                 written = new.stat().st_size
                 new.replace(path)
             except OSError as error:
-                raise _unwritten(name, error) from error
+                reason = error.strerror or "the disk failed"
+                message = f"the slot {name!r} could not be written: {reason}"
+                raise RequestError(Kind.INTERNAL, message) from error
             finally:
                 new.unlink(missing_ok=True)
             return written
@@ -148,13 +152,3 @@ class SlotFiles:
                 f"{len(sizes)} saved slots; delete some, or give the server more room",
                 "slot_quota_exceeded",
             )
-
-    def _write(self, path: Path, state: StoredState) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFULLY
-        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-            write_whole(file, state)
-
-
-def _unwritten(name: str, error: OSError) -> RequestError:
-    reason = error.strerror or "the disk failed"
-    return RequestError(Kind.INTERNAL, f"the slot {name!r} could not be written: {reason}")

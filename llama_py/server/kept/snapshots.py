@@ -198,7 +198,11 @@ class SessionSnapshots:
     def _enter(self, owned: _Owned, confirmed: Snapshot) -> dict[str, Any]:
         place = confirmed.session, confirmed.name
         owned.confirmed.pop(place, None)
-        while owned.confirmed and not self._fits(owned, confirmed):
+        room = self._capacity - confirmed.state.nbytes
+        while owned.confirmed and (
+            len(owned.confirmed) >= self.slots
+            or sum(each.state.nbytes for each in owned.confirmed.values()) > room
+        ):
             _, gone = owned.confirmed.popitem(last=False)
             _log.info("snapshot %r of %r made room for another one", gone.name, gone.session)
         owned.confirmed[place] = confirmed
@@ -215,10 +219,6 @@ class SessionSnapshots:
                 "prepared, or give the server more (--snapshot-bytes)",
                 code="snapshot_too_large",
             )
-
-    def _fits(self, owned: _Owned, made: Snapshot) -> bool:
-        used = sum(each.state.nbytes for each in owned.confirmed.values())
-        return len(owned.confirmed) < self.slots and used + made.state.nbytes <= self._capacity
 
     def abort(self, tenant: str, session: str, name: str) -> None:
         """Give the prepared snapshot up. What it would have replaced stays as it is.

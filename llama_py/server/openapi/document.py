@@ -36,8 +36,13 @@ def document(settings: Settings, offered: Collection[tuple[str, str]]) -> dict[s
     Args:
         offered: method and path of each route that there is; others are left out.
     """
-    paths = _paths(offered, settings)
-    tags = {tag for item in paths.values() for each in item.values() for tag in each["tags"]}
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in OPERATIONS:
+        for path in operation.paths:
+            if (operation.method, path) in offered:
+                item = paths.setdefault(path, {})
+                item[operation.method.lower()] = _operation(operation, path, settings)
+    tags = {tag for ways in paths.values() for each in ways.values() for tag in each["tags"]}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -62,25 +67,24 @@ def document(settings: Settings, offered: Collection[tuple[str, str]]) -> dict[s
     }
 
 
-def _paths(offered: Collection[tuple[str, str]], settings: Settings) -> dict[str, Any]:
-    paths: dict[str, dict[str, Any]] = {}
-    for operation in OPERATIONS:
-        for path in operation.paths:
-            if (operation.method, path) in offered:
-                item = paths.setdefault(path, {})
-                item[operation.method.lower()] = _operation(operation, path, settings)
-    return paths
-
-
 def _operation(operation: Operation, path: str, settings: Settings) -> dict[str, Any]:
     own = operation.paths[0]
     summary = operation.summary if path == own else f"{operation.summary}: as `{own}`"
     words = re.sub(r"\W+", "_", path).strip("_") or "page"
+    replies: dict[str, Any] = {}
+    if operation.reply is not None:
+        replies["application/json"] = {"schema": reference(operation.reply)}
+    elif operation.media_type != "application/json":
+        replies[operation.media_type] = {"schema": {"type": "string"}}
+    if operation.events:
+        schema = {"type": "string", "description": operation.events}
+        replies["text/event-stream"] = {"schema": schema}
+    success = {"description": operation.summary, **({"content": replies} if replies else {})}
     described: dict[str, Any] = {
         "operationId": f"{operation.method.lower()}_{words}",
         "tags": [operation.tag],
         "summary": summary,
-        "responses": {"200": _success(operation), **_failures(operation, settings)},
+        "responses": {"200": success, **_failures(operation, settings)},
     }
     if operation.text:
         described["description"] = operation.text
@@ -114,21 +118,6 @@ def _parameters(operation: Operation, path: str) -> list[dict[str, Any]]:
         for each in operation.parameters
     ]
     return [*places, *queries]
-
-
-# ---- what comes back -----------------------------------------------------------------------------
-
-
-def _success(operation: Operation) -> dict[str, Any]:
-    content: dict[str, Any] = {}
-    if operation.reply is not None:
-        content["application/json"] = {"schema": reference(operation.reply)}
-    elif operation.media_type != "application/json":
-        content[operation.media_type] = {"schema": {"type": "string"}}
-    if operation.events:
-        schema = {"type": "string", "description": operation.events}
-        content["text/event-stream"] = {"schema": schema}
-    return {"description": operation.summary, **({"content": content} if content else {})}
 
 
 def _failures(operation: Operation, settings: Settings) -> dict[str, Any]:

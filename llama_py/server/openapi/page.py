@@ -45,7 +45,18 @@ def page(described: Mapping[str, Any]) -> str:
     Args:
         described: the OpenAPI document.
     """
-    parts = [_HEAD, *_introduction(described)]
+    info = described["info"]
+    names = [*dict.fromkeys(each.tag for each in _offered(described)), "Bodies"]
+    parts = [
+        _HEAD,
+        f"<h1>{escape(info['title'])} {escape(info['version'])}</h1>\n",
+        f"<p>{_text(info['description'])} For programs: "
+        '<a href="openapi.json">openapi.json</a>.</p>\n',
+        "<p>A server that has API keys wants one of them with each call, as <code>Authorization: "
+        "Bearer KEY</code> or <code>x-api-key: KEY</code>.</p>\n<nav>\n<ul>\n",
+        *(f'<li><a href="#{_anchor(name)}">{escape(name)}</a></li>\n' for name in names),
+        "</ul>\n</nav>\n",
+    ]
     for tag in described["tags"]:
         operations = [each for each in _offered(described) if each.tag == tag["name"]]
         if operations:
@@ -62,18 +73,6 @@ def _offered(described: Mapping[str, Any]) -> Iterator[Operation]:
     for each in OPERATIONS:
         if each.method.lower() in described["paths"].get(each.paths[0], {}):
             yield each
-
-
-def _introduction(described: Mapping[str, Any]) -> Iterator[str]:
-    info = described["info"]
-    yield f"<h1>{escape(info['title'])} {escape(info['version'])}</h1>\n"
-    yield f"<p>{_text(info['description'])} For programs: "
-    yield '<a href="openapi.json">openapi.json</a>.</p>\n'
-    yield "<p>A server that has API keys wants one of them with each call, as <code>Authorization: "
-    yield "Bearer KEY</code> or <code>x-api-key: KEY</code>.</p>\n<nav>\n<ul>\n"
-    for name in [*dict.fromkeys(each.tag for each in _offered(described)), "Bodies"]:
-        yield f'<li><a href="#{_anchor(name)}">{escape(name)}</a></li>\n'
-    yield "</ul>\n</nav>\n"
 
 
 # ---- operations ----------------------------------------------------------------------------------
@@ -95,11 +94,6 @@ def _operation(operation: Operation, described: Mapping[str, Any]) -> Iterator[s
         yield f"<p><code>{escape(each['name'])}</code>: {_text(text)}</p>\n"
     if operation.body is not None:
         yield f"<p>Takes {_link(operation.body)}, as JSON.</p>\n"
-    yield from _answered(operation, details)
-    yield "</details>\n"
-
-
-def _answered(operation: Operation, details: Mapping[str, Any]) -> Iterator[str]:
     if operation.reply is not None:
         yield f"<p>Answers with {_link(operation.reply)}.</p>\n"
     if operation.events:
@@ -110,6 +104,7 @@ def _answered(operation: Operation, details: Mapping[str, Any]) -> Iterator[str]
         for status, each in errors.items():
             yield f"<tr><td>{status}</td><td>{escape(each['description'])}</td></tr>\n"
         yield "</tbody>\n</table>\n"
+    yield "</details>\n"
 
 
 # ---- bodies --------------------------------------------------------------------------------------
@@ -117,7 +112,12 @@ def _answered(operation: Operation, details: Mapping[str, Any]) -> Iterator[str]
 
 def _components(described: Mapping[str, Any]) -> Iterator[str]:
     schemas: Mapping[str, Schema] = described["components"]["schemas"]
-    needed = _needed(described)
+    # Those that something refers to which is on the page.
+    needed: set[str] = set()
+    new = set(_references(described["paths"]))
+    while new:
+        needed |= new
+        new = {each for name in new for each in _references(schemas[name])} - needed
     yield '<section id="bodies">\n<h2>Bodies</h2>\n'
     for name in sorted(needed & schemas.keys()):
         yield f'<details class="schema" id="{escape(name)}">\n'
@@ -125,17 +125,6 @@ def _components(described: Mapping[str, Any]) -> Iterator[str]:
         yield from _schema(schemas[name])
         yield "</details>\n"
     yield "</section>\n"
-
-
-def _needed(described: Mapping[str, Any]) -> set[str]:
-    """The components that something refers to which is on the page."""
-    schemas = described["components"]["schemas"]
-    found: set[str] = set()
-    new = set(_references(described["paths"]))
-    while new:
-        found |= new
-        new = {each for name in new for each in _references(schemas[name])} - found
-    return found
 
 
 def _references(value: Any) -> Iterator[str]:

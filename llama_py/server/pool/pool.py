@@ -179,18 +179,15 @@ class ModelPool:
                 raise refusals.failed(place.model, place.error, pause)
             await self._wait(place, ModelStatus.LOADED, receive)
         try:
-            await self._started_again(place.model)
+            # Wait while its own process is loaded again, and while that is left alone refuse.
+            while (status := place.model.own_process) is not None and not status.ready:
+                if status.pause and status.last_death is not None:
+                    raise refusals.keeps_dying(place.model, status.pause)
+                await asyncio.sleep(_WHILE_MOVING)
             yield place.model
         finally:
             place.used = time.monotonic()
             self._release(place)
-
-    async def _started_again(self, model: ServedModel) -> None:
-        """Wait while a model's own process is loaded again, and while it is left alone refuse."""
-        while (status := model.own_process) is not None and not status.ready:
-            if status.pause and status.last_death is not None:
-                raise refusals.keeps_dying(model, status.pause)
-            await asyncio.sleep(_WHILE_MOVING)
 
     @asynccontextmanager
     async def probe(self, name: str | None) -> AsyncIterator[ServedModel | None]:
@@ -280,7 +277,12 @@ class ModelPool:
                 self.counters.timeouts += 1
                 raise refusals.too_long(place.model, self._queue_timeout)
         except BaseException:  # also if the task was cancelled
-            self._abandon(waiter)
+            # Nothing is left of somebody who waits no more, or not for what was given.
+            if not waiter.served.done():
+                self._waiting.remove(waiter)
+                self._serve()  # those whom it was ahead of
+            elif waiter.served.exception() is None and wants is ModelStatus.LOADED:
+                self._release(place)
             raise
         finally:
             gone.cancel()
@@ -301,14 +303,6 @@ class ModelPool:
     def _seconds_moving(self) -> float:
         """For how long some model has been coming or going so far."""
         return self._moved + (time.monotonic() - self._moving_since if self._tasks else 0.0)
-
-    def _abandon(self, waiter: Waiter) -> None:
-        """Leave nothing of somebody who does not wait any more, or not for what was given."""
-        if not waiter.served.done():
-            self._waiting.remove(waiter)
-            self._serve()  # those whom it was ahead of
-        elif waiter.served.exception() is None and waiter.wants is ModelStatus.LOADED:
-            self._release(waiter.place)
 
     def _serve(self) -> None:
         """Go through the queue, in the order of arrival, and give everybody what there is."""
@@ -380,21 +374,18 @@ class ModelPool:
                 self.counters.load_seconds += now - begun
                 _log.info("loaded %s in %.1f s", place.model.id, now - begun)
         except Exception as error:  # whatever it is, somebody waits for the news
-            self._note_failure(place, error)
+            known = isinstance(error, LlamaError)
+            _log.error("%s cannot be loaded: %s", place.model.id, error, exc_info=not known)
+            place.model.status, place.error = ModelStatus.UNLOADED, error
+            place.model.problem = refusals.reason_of(error, place.model)
+            place.backoff.failed()
+            self.counters.failures += 1
+            for waiter in tuple(self._waiting):
+                if waiter.place is place and waiter.wants is ModelStatus.LOADED:
+                    self._waiting.remove(waiter)
+                    waiter.refuse(refusals.failed(place.model, error, place.backoff.left()))
         self._serve()
         self._rest(place)
-
-    def _note_failure(self, place: Place, error: Exception) -> None:
-        known = isinstance(error, LlamaError)
-        _log.error("%s cannot be loaded: %s", place.model.id, error, exc_info=not known)
-        place.model.status, place.error = ModelStatus.UNLOADED, error
-        place.model.problem = refusals.reason_of(error, place.model)
-        place.backoff.failed()
-        self.counters.failures += 1
-        for waiter in tuple(self._waiting):
-            if waiter.place is place and waiter.wants is ModelStatus.LOADED:
-                self._waiting.remove(waiter)
-                waiter.refuse(refusals.failed(place.model, error, place.backoff.left()))
 
     def _rest(self, place: Place) -> None:
         """Unload it when it has been idle for long enough."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from llama_py.dialects.failures import Kind, RequestError
@@ -23,30 +23,19 @@ def reason_of(error: Exception, model: ServedModel) -> str:
         others = [Path(path).name for _, path in files[1:] if path in str(error)]
         missing = others[0] if others else None
         return "its file is missing" if missing is None else f"the file {missing} is missing"
-    if isinstance(error, LlamaError):
-        return _without_paths(str(error), files, model.id)
-    return "the server's log says why"
-
-
-def _without_paths(message: str, files: Sequence[tuple[str, str]], model: str) -> str:
-    """A message with the names of the files of a model, in place of where they are.
-
-    That of the model itself is the model's name. There may be others beside them: the parts of a
-    model, or what a link leads to.
-    """
-    paths = {path: model if name == "path" else Path(path).name for name, path in files}
+    if not isinstance(error, LlamaError):
+        return "the server's log says why"
+    # Files have their names in place of where they are, that of the model itself the model's name.
+    message = str(error)
+    paths = {path: model.id if name == "path" else Path(path).name for name, path in files}
     for path, name in sorted(paths.items(), key=lambda each: -len(each[0])):
         for text in (path, str(Path(path)), str(Path(path).resolve())):
             message = message.replace(text, name)
-    for folder in {found for path in paths for found in _folders(Path(path))}:
-        message = message.replace(folder, "")
+    # There may be others beside them: the parts of a model, or what a link leads to.
+    for folder in {each.parent for path in paths for each in (Path(path), Path(path).resolve())}:
+        if folder.name not in ("", ".", ".."):
+            message = message.replace(f"{folder}{os.sep}", "")
     return message
-
-
-def _folders(path: Path) -> list[str]:
-    """Where a file is, as the beginning of paths."""
-    parents = [each.parent for each in (path, path.resolve())]
-    return [f"{each}{os.sep}" for each in parents if each.name not in ("", ".", "..")]
 
 
 def not_found(name: str, offered: Iterable[ServedModel]) -> RequestError:

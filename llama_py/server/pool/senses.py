@@ -18,17 +18,14 @@ __all__ = ["senses_of"]
 
 def senses_of(settings: ModelSettings) -> tuple[bool, bool]:
     """Whether the model will see, and hear, when it is loaded."""
-    given = settings.options.get("mmproj", "auto")
+    model, path = Path(settings.path), settings.options.get("mmproj", "auto")
     try:
-        path = _beside(Path(settings.path)) if given == "auto" else given
+        if path == "auto":
+            path = None
+            if any(model.parent.glob("*mmproj*.gguf")):
+                scalars = read_header(model).scalars
+                width = scalars.get(f"{scalars.get('general.architecture')}.embedding_length")
+                path = find_projector(model, width) if isinstance(width, int) else None
         return (False, False) if path is None else projector_senses(Path(path))
     except (LlamaError, OSError, ValueError):  # loading says what is wrong
         return False, False
-
-
-def _beside(model: Path) -> Path | None:
-    if not any(model.parent.glob("*mmproj*.gguf")):
-        return None
-    scalars = read_header(model).scalars
-    width = scalars.get(f"{scalars.get('general.architecture')}.embedding_length")
-    return find_projector(model, width) if isinstance(width, int) else None

@@ -21,7 +21,6 @@ from llama_py.dialects.openai.bodies import placed, read_chat
 from llama_py.dialects.session_ids import session_of
 from llama_py.dialects.token_texts import detokenize, tokenize, tokens_of
 from llama_py.dialects.wire import WireCall
-from llama_py.engine.request import Prompt
 from llama_py.errors import TemplateError
 from llama_py.options.checks import read_text
 from llama_py.params import GenerationParams
@@ -130,18 +129,16 @@ async def _apply_template(request: Request) -> Response:
 
     def answer(model: ServedModel, body: Body) -> Body:
         call = read_chat(model.context, {**body, "stream": False}, limits, model.id)
-        return {"prompt": _with_markers(call.requests[0].prompt)}
+        prompt = call.requests[0].prompt
+        # Its text with markers in the places of media, ready for ``prompt_string``.
+        text, parts, end = prompt.text or b"", [], 0
+        for medium in prompt.media:
+            parts += [text[end : medium.start], MEDIA_MARKER.encode()]
+            end = medium.end
+        marked = b"".join([*parts, text[end:]])
+        return {"prompt": marked.decode("utf-8", "surrogatepass")}
 
     return await _answer(request, answer)
-
-
-def _with_markers(prompt: Prompt) -> str:
-    """The text of a prompt, ready for ``prompt_string``."""
-    text, parts, end = prompt.text or b"", [], 0
-    for medium in prompt.media:
-        parts += [text[end : medium.start], MEDIA_MARKER.encode()]
-        end = medium.end
-    return b"".join([*parts, text[end:]]).decode("utf-8", "surrogatepass")
 
 
 # ---- the server ------------------------------------------------------------------------------

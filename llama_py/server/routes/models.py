@@ -26,7 +26,11 @@ _PAGE = 20
 @ROUTES.get("/v1/models", "/models")
 async def _list(request: Request) -> Response:
     models = service_of(request).models.models
-    limit = _limit(request)
+    text = request.query_params.get("limit")
+    if text is not None and (not text.isdecimal() or not 1 <= int(text[:9]) <= 1000):
+        message = f"limit={text[:20]} must be a number from 1 to 1000"
+        raise RequestError(Kind.INVALID_VALUE, message, "limit")
+    limit = None if text is None else int(text)
     if _is_anthropic(request):
         return JSONResponse(_page(models, limit or _PAGE, request))
     data = [_openai(model) for model in models[:limit]]
@@ -69,17 +73,6 @@ async def _named(request: Request) -> str:
     return name
 
 
-def _limit(request: Request) -> int | None:
-    """How many the client wants."""
-    text = request.query_params.get("limit")
-    if text is None:
-        return None
-    if not text.isdecimal() or not 1 <= int(text[:9]) <= 1000:
-        message = f"limit={text[:20]} must be a number from 1 to 1000"
-        raise RequestError(Kind.INVALID_VALUE, message, "limit")
-    return int(text)
-
-
 # -- OpenAI's form ---------------------------------------------------------------------------------
 
 
@@ -87,21 +80,18 @@ def _openai(model: ServedModel) -> dict[str, Any]:
     status: dict[str, Any] = {"value": model.status.value}
     if model.status is ModelStatus.UNLOADED and model.problem is not None:  # in llama-server's form
         status |= {"failed": True, "reason": model.problem}
+    sees, hears = model.senses
+    reads = ["text", *(["image"] if sees else []), *(["audio"] if hears else [])]
     return {
         "id": model.id,
         "object": "model",
         "created": model.created,
         "owned_by": "llama_py",
-        "architecture": {"input_modalities": _reads(model), "output_modalities": ["text"]},
+        "architecture": {"input_modalities": reads, "output_modalities": ["text"]},
         "aliases": [*model.aliases],
         "meta": model.meta,
         "status": status,
     }
-
-
-def _reads(model: ServedModel) -> list[str]:
-    sees, hears = model.senses
-    return ["text", *(["image"] if sees else []), *(["audio"] if hears else [])]
 
 
 def _native(model: ServedModel) -> dict[str, Any]:

@@ -148,12 +148,18 @@ class _SlotReport:
 
     def act(self, action: str, files: SlotFiles, name: str) -> dict[str, Any]:
         """Save, restore or erase it; errors are in the words of a client."""
+        start = time.perf_counter()
         try:
+            if action == "erase":
+                return {"n_erased": self.conversations.forget(self.which(), self.namespace)}
             if action == "save":
-                return self._save(files, name)
-            if action == "restore":
-                return self._restore(files, name)
-            return {"n_erased": self.conversations.forget(self.which(), self.namespace)}
+                state = self.conversations.export(self.which(), self.namespace)
+                written = files.save(self.tenant, name, state)
+                counts = {"n_saved": len(state.tokens), "n_written": written}
+            else:
+                state, read = files.read(self.tenant, name)
+                self.conversations.bring_in(state, self.label, self.namespace)
+                counts = {"n_restored": len(state.tokens), "n_read": read}
         except ConversationMissingError:
             message = f"the slot {self.shown!r} has nothing in memory"
             raise RequestError(Kind.NOT_FOUND, message, "id_slot") from None
@@ -169,29 +175,5 @@ class _SlotReport:
             raise RequestError(Kind.INVALID_VALUE, message, "filename") from None
         except StateError as error:
             raise RequestError(Kind.INVALID_VALUE, f"the slot cannot be used: {error}") from None
-
-    def _save(self, files: SlotFiles, name: str) -> dict[str, Any]:
-        start = time.perf_counter()
-        state = self.conversations.export(self.which(), self.namespace)
-        written = files.save(self.tenant, name, state)
-        return {
-            "filename": name,
-            "n_saved": len(state.tokens),
-            "n_written": written,
-            "timings": {"save_ms": _milliseconds(start)},
-        }
-
-    def _restore(self, files: SlotFiles, name: str) -> dict[str, Any]:
-        start = time.perf_counter()
-        state, read = files.read(self.tenant, name)
-        self.conversations.bring_in(state, self.label, self.namespace)
-        return {
-            "filename": name,
-            "n_restored": len(state.tokens),
-            "n_read": read,
-            "timings": {"restore_ms": _milliseconds(start)},
-        }
-
-
-def _milliseconds(start: float) -> float:
-    return round((time.perf_counter() - start) * 1e3, 3)
+        took = round((time.perf_counter() - start) * 1e3, 3)
+        return {"filename": name, **counts, "timings": {f"{action}_ms": took}}

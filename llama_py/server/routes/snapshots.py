@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -61,7 +61,16 @@ async def _make(request: Request) -> Response:
     service, tenant, session = service_of(request), tenant_of(request), _session(request)
     service.snapshots.check_on()
     body = await read_body(request, service.settings)
-    name, length, waits = check_name(body.get("name")), _length(body), _flag(body, "prepare")
+    name, waits = check_name(body.get("name")), body.get("prepare", False)
+    length: int | None = whole_number(body.get("length"))
+    if length is not None:
+        try:
+            check_number("length", length, 1, integer=True)
+        except ParameterError as error:
+            raise RequestError(Kind.INVALID_VALUE, str(error), "length") from None
+    if not isinstance(waits, bool):
+        message = f"prepare must be true or false, not {shown(waits)}"
+        raise RequestError(Kind.INVALID_TYPE, message, "prepare")
     asked = model_of(body) or service.sessions.check(tenant, session)
     async with service.models.lease(asked) as model:
         service.sessions.attach(model.id, model.llama)
@@ -74,24 +83,6 @@ async def _make(request: Request) -> Response:
         snapshots = service.snapshots
         keep = snapshots.prepare if waits else snapshots.make
         return json_response(keep(tenant, session, name, model.id, state))
-
-
-def _length(body: dict[str, Any]) -> int | None:
-    length = whole_number(body.get("length"))
-    if length is not None:
-        try:
-            check_number("length", length, 1, integer=True)
-        except ParameterError as error:
-            raise RequestError(Kind.INVALID_VALUE, str(error), "length") from None
-    return cast("int | None", length)
-
-
-def _flag(body: dict[str, Any], name: str) -> bool:
-    value = body.get(name, False)
-    if not isinstance(value, bool):
-        message = f"{name} must be true or false, not {shown(value)}"
-        raise RequestError(Kind.INVALID_TYPE, message, name)
-    return value
 
 
 @ROUTES.post(f"{_ONE}/confirm")

@@ -125,8 +125,15 @@ def parse_body(data: bytes, max_depth: int) -> dict[str, Any]:
         kind = type(value).__name__
         raise RequestError(Kind.INVALID_JSON, f"the body must be a JSON object, not {kind}")
     # Only what has more brackets than that can be nested more deeply.
-    if data.count(b"{") + data.count(b"[") > max_depth:
-        _check_depth(value, max_depth)
+    level: list[Any] = [value] if data.count(b"{") + data.count(b"[") > max_depth else []
+    depth = 0
+    while level:
+        depth += 1
+        if depth > max_depth:
+            message = f"the body is nested too deeply; at most {max_depth} levels are allowed"
+            raise RequestError(Kind.INVALID_JSON, message)
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [item for items in inner for item in items if isinstance(item, (dict, list))]
     return value
 
 
@@ -152,15 +159,3 @@ def _parse(data: bytes) -> Any:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
-
-
-def _check_depth(value: Any, max_depth: int) -> None:
-    level: list[Any] = [value]
-    depth = 0
-    while level:
-        depth += 1
-        if depth > max_depth:
-            message = f"the body is nested too deeply; at most {max_depth} levels are allowed"
-            raise RequestError(Kind.INVALID_JSON, message)
-        inner = (each.values() if isinstance(each, dict) else each for each in level)
-        level = [item for items in inner for item in items if isinstance(item, (dict, list))]

@@ -48,18 +48,16 @@ def listen(settings: Settings) -> Iterator[list[socket.socket]]:
 def addresses_of(settings: Settings, listening: Sequence[socket.socket]) -> tuple[str, ...]:
     """Where clients find the server: URLs without a path, and ``unix:PATH``."""
     scheme = "https" if settings.tls_cert else "http"
-    pairs = zip(settings.addresses, listening, strict=True)
-    return tuple(
-        f"unix:{path}" if (path := socket_path(each)) else f"{scheme}://{_host_and_port(made)}"
-        for each, made in pairs
-    )
-
-
-def _host_and_port(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):
-        host = socket.gethostname()
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    found = []
+    for each, made in zip(settings.addresses, listening, strict=True):
+        if path := socket_path(each):
+            found.append(f"unix:{path}")
+            continue
+        host, port = made.getsockname()[:2]
+        if host in ("0.0.0.0", "::"):
+            host = socket.gethostname()
+        found.append(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
+    return tuple(found)
 
 
 def _at_port(host: str, port: int, *, both: bool) -> socket.socket:
@@ -79,18 +77,6 @@ def _at_port(host: str, port: int, *, both: bool) -> socket.socket:
 
 @contextmanager
 def _at_path(path: Path) -> Iterator[socket.socket]:
-    made = _bound(path)
-    inode = path.stat().st_ino
-    try:
-        yield made
-    finally:
-        made.close()
-        with contextlib.suppress(OSError):  # another server may have put its own there
-            if path.stat().st_ino == inode:
-                path.unlink()
-
-
-def _bound(path: Path) -> socket.socket:
     if not hasattr(socket, "AF_UNIX"):
         raise ParameterError("this system has no Unix sockets; give a host and a port")
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -105,7 +91,14 @@ def _bound(path: Path) -> socket.socket:
     except OSError as error:
         made.close()
         raise OSError(f"cannot listen at unix:{path}: {error.strerror or error}") from None
-    return made
+    inode = path.stat().st_ino
+    try:
+        yield made
+    finally:
+        made.close()
+        with contextlib.suppress(OSError):  # another server may have put its own there
+            if path.stat().st_ino == inode:
+                path.unlink()
 
 
 def _remove_stale(path: Path) -> None:
