@@ -99,10 +99,13 @@ class ByHand:
         self._loaded.driver.run_abortable(lambda wanted: self._eval(tokens, wanted))
 
     def _eval(self, tokens: Sequence[int], wanted: Callable[[], bool]) -> None:
-        held = self.sequence
-        if held is not None and self._loaded.cache.live.get(held.number) is not held:
-            held = None  # an interrupt in place has cleared the memory
-        sequence = held or self._begin()
+        cache, sequence = self._loaded.cache, self.sequence
+        # An interrupt in place may have cleared the memory.
+        if sequence is None or cache.live.get(sequence.number) is not sequence:
+            sequence = cache.take()
+            if sequence is None:
+                raise LlamaError("every sequence is busy; wait for a request, or raise n_seq_max")
+            self.sequence = sequence
         start = len(sequence.tokens)
         if not start:
             self._forget_rows()  # a failed eval may have emptied it
@@ -113,13 +116,6 @@ class ByHand:
             self._scores.put(start, rows)
         if sampling is not None and sampling.hear(tokens):
             self._sampler = sampling
-
-    def _begin(self) -> LiveSequence:
-        sequence = self._loaded.cache.take()
-        if sequence is None:
-            raise LlamaError("every sequence is busy; wait for a request, or raise n_seq_max")
-        self.sequence = sequence
-        return sequence
 
     def release(self) -> None:
         """Let other calls reuse what ``eval`` evaluated; in the engine's thread."""

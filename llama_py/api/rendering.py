@@ -33,7 +33,6 @@ from llama_py.gguf.reader import read_header
 from llama_py.options.checks import whole_text
 
 if TYPE_CHECKING:
-    from llama_py.core.model import Model
     from llama_py.options.values import ChatPolicy
 
 __all__ = [
@@ -164,13 +163,8 @@ class Rendering:
             ClosedError: after ``close()``.
         """
         model, template = self._loaded.model, self._template
-        if template is None:
-            template = self._template = self._made(model)
-            if model.closed:  # meanwhile: ``close()`` may not have seen it
-                template.close()
-        return template
-
-    def _made(self, model: Model) -> ChatTemplate:
+        if template is not None:
+            return template
         text = self._text
         try:
             template = ChatTemplate.from_model(model, text, tool_form=self._tool_form)
@@ -178,6 +172,9 @@ class Rendering:
             raise explain_refusal(text or model.chat_template() or "", error) from None
         if not template.explicit:
             _log.warning("%s: %s", Path(self._settings.model_path).name, NO_TEMPLATE)
+        self._template = template
+        if model.closed:  # meanwhile: ``close()`` may not have seen it
+            template.close()
         return template
 
     @property

@@ -185,8 +185,10 @@ class _Tuner:
             contest = hold(values)
             if contest is not None:
                 contests.append(contest)
-                if contest.winner != contest.default:
-                    values[contest.name] = _value(contest.winner)
+                winner = contest.winner
+                if winner != contest.default:
+                    on = _FROM_LABEL.get(winner)
+                    values[contest.name] = int(winner) if on is None else on
         self._progress(1.0)
         return contests, values
 
@@ -290,7 +292,13 @@ class _Tuner:
             contest.busy = 0.0 if free is None else max(0.0, self._cores - free)
             if not contest.noisy:
                 return contest
-        raise TuningError(_noise(contest))
+        busy = contest.busy > _OTHERS
+        others = f", and others used {contest.busy:.1f} of its CPUs" if busy else ""
+        raise TuningError(
+            f"this machine is too busy to be measured: the same work took up to "
+            f"{contest.spread:.2f} times as long in another round ({contest.name}){others}; "
+            "try again when it is quiet"
+        )
 
     def _check_time(self) -> None:
         if self.elapsed > self._limit:
@@ -371,17 +379,5 @@ class _Rig:
 _FROM_LABEL = {"on": True, "off": False}
 
 
-def _value(label: str) -> bool | int:
-    return _FROM_LABEL[label] if label in _FROM_LABEL else int(label)
-
-
 def _between(low: int, value: int, high: int) -> int:
     return max(low, min(value, high))
-
-
-def _noise(contest: Contest) -> str:
-    others = f", and others used {contest.busy:.1f} of its CPUs" if contest.busy > _OTHERS else ""
-    return (
-        f"this machine is too busy to be measured: the same work took up to {contest.spread:.2f} "
-        f"times as long in another round ({contest.name}){others}; try again when it is quiet"
-    )

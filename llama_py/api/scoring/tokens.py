@@ -86,20 +86,20 @@ def read_continuations(
             f"continuations must be a list of texts or of token ids, not {continuations!r}"
         )
     border = _Border(vocab, prefix)
-    parts = [_one(vocab, border, item, index) for index, item in enumerate(continuations)]
+    parts: list[tuple[int, Tokens]] = []
+    for index, item in enumerate(continuations):
+        name = f"continuations[{index}]"
+        if isinstance(item, str):
+            parts.append(border.continue_with(whole_text(item, name).encode()))
+        else:
+            parts.append((border.place, _ids(vocab, item, name, "a text or token ids")))
     start = min((place for place, _ in parts), default=len(prefix.tokens))
     tokens = [(*prefix.tokens[start:place], *own) for place, own in parts]
     texts = [
-        item if isinstance(item, str) else _text(vocab, own)
+        item if isinstance(item, str) else whole_characters(vocab.detokenize(own, special=True))
         for item, (_, own) in zip(continuations, parts, strict=True)
     ]
     return Prefix(prefix.tokens[:start], prefix.text), Continuations(tokens, texts)
-
-
-def _one(vocab: Vocab, border: _Border, item: Any, index: int) -> tuple[int, Tokens]:
-    if isinstance(item, str):
-        return border.continue_with(whole_text(item, f"continuations[{index}]").encode())
-    return border.place, _ids(vocab, item, f"continuations[{index}]", "a text or token ids")
 
 
 def _ids(vocab: Vocab, value: Any, name: str, what: str) -> Tokens:
@@ -110,10 +110,6 @@ def _ids(vocab: Vocab, value: Any, name: str, what: str) -> Tokens:
     for token in items:
         check_number(f"{name}: token", token, 0, vocab.n_tokens - 1, integer=True)
     return tuple(int(token) for token in items)
-
-
-def _text(vocab: Vocab, tokens: Tokens) -> str:
-    return whole_characters(vocab.detokenize(tokens, special=True))
 
 
 class _Border:
