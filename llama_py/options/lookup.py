@@ -60,17 +60,12 @@ def renamed(tokens: Tokens, start: int, count: int) -> list[int]:
         return found
     names = {*source[1:-1][alone].tolist()}
     before = [int(tokens[start - 1]), *found]
-    return [
-        _called(token, before[index], source, said) if token in names else token
-        for index, token in enumerate(found)
-    ]
-
-
-def _called(token: int, before: int, source: Tokens, said: Tokens) -> int:
-    """What a token became last, rather behind the token before it."""
-    places = (source[1:] == token).nonzero()[0] + 1
-    alike = places[source[places - 1] == before]
-    return int(said[(alike if len(alike) else places)[-1]])
+    for index, token in enumerate(found):
+        if token in names:
+            places = (source[1:] == token).nonzero()[0] + 1
+            alike = places[source[places - 1] == before[index]]
+            found[index] = int(said[(alike if len(alike) else places)[-1]])
+    return found
 
 
 def _behind_an_edit(tokens: Tokens, before: int) -> int | None:
