@@ -156,24 +156,21 @@ class ByHand:
 
     def sample(self, idx: int | None, options: SampleOptions) -> int:
         """See ``Llama.sample``."""
-        row = self._row(idx)
+        if idx is not None:
+            check_number("idx", idx, integer=True)
+        row: NDArray[np.float32] | None
+        if idx is None or idx == self.n_tokens - 1:
+            row = self.last_logits.copy()
+        else:
+            row = self._scores.row(idx) if idx < self.n_tokens else None
+        if row is None:
+            raise ParameterError(f"idx={shown(idx)}: there are logits only for evaluated positions")
         params = read_sampling(SAMPLE, SAMPLE.read(options), self._rendering.call_context())
         if self._sampler is None or self._sampler.sampler.params != params:
             longest = self._loaded.context.n_ctx_seq
             sampler = Sampler(self._loaded.model.vocab, params, self.tokens, longest=longest)
             self._sampler = _Sampling(sampler)
         return self._sampler.sample(row)
-
-    def _row(self, idx: int | None) -> NDArray[np.float32]:
-        if idx is not None:
-            check_number("idx", idx, integer=True)
-        if idx is None or idx == self.n_tokens - 1:
-            last: NDArray[np.float32] = self.last_logits.copy()
-            return last
-        row = self._scores.row(idx) if idx < self.n_tokens else None
-        if row is None:
-            raise ParameterError(f"idx={shown(idx)}: there are logits only for evaluated positions")
-        return row
 
     def generate(
         self, tokens: Sequence[int], reset: bool, options: GenerateOptions

@@ -254,22 +254,17 @@ def _units(policy: OverflowPolicy, messages: Sequence[Message]) -> Sequence[Unit
     places = [*range(len(messages))]
     kept: Sequence[Message] = messages
     while (shorter := policy.shorten(kept)) is not None and len(shorter) < len(kept):
-        gone = _missing(kept, shorter)
-        units.append([places[index] for index in gone])
+        left = [*shorter]
+        gone: list[int] = []
+        for index in range(len(kept) - 1, -1, -1):  # the oldest go first, so from the end
+            if left and left[-1] is kept[index]:
+                left.pop()
+            else:
+                gone.append(index)
+        units.append([places[index] for index in reversed(gone)])
         places = [place for index, place in enumerate(places) if index not in {*gone}]
         kept = shorter
     return units
-
-
-def _missing(messages: Sequence[Message], kept: Sequence[Message]) -> list[int]:
-    """Places of what is not in ``kept``. The oldest go first, so this begins at the end."""
-    left, missing = [*kept], []
-    for place in range(len(messages) - 1, -1, -1):
-        if left and left[-1] is messages[place]:
-            left.pop()
-        else:
-            missing.append(place)
-    return missing[::-1]
 
 
 def _first(fits: Callable[[int], bool], count: int, guess: int) -> int:

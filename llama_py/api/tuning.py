@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -178,9 +179,15 @@ class _Tuner:
         values: dict[str, bool | int] = {}
         contests: list[Contest] = []
         self._choose_sizes()
-        for number, hold in enumerate(
-            (self._flash_contest, self._thread_contest, self._batch_contest, self._ubatch_contest)
-        ):
+        holds: Sequence[Callable[[Mapping[str, bool | int]], Contest | None]] = (
+            self._flash_contest,
+            partial(self._thread_contest, "n_threads", lambda rig: rig.reply(self._reply_tokens)),
+            partial(
+                self._thread_contest, "n_threads_batch", lambda rig: rig.prompt(self._prompt_tokens)
+            ),
+            self._ubatch_contest,
+        )
+        for number, hold in enumerate(holds):
             self._progress(0.05 + 0.95 * number / 4)
             contest = hold(values)
             if contest is not None:
@@ -225,16 +232,8 @@ class _Tuner:
 
             return self._hold("flash_attn", "on", {label: turns(label) for label in _FROM_LABEL})
 
-    def _thread_contest(self, values: Mapping[str, bool | int]) -> Contest | None:
-        return self._threads_for("n_threads", values, lambda rig: rig.reply(self._reply_tokens))
-
-    def _batch_contest(self, values: Mapping[str, bool | int]) -> Contest | None:
-        return self._threads_for(
-            "n_threads_batch", values, lambda rig: rig.prompt(self._prompt_tokens)
-        )
-
-    def _threads_for(
-        self, name: str, values: Mapping[str, bool | int], part: Callable[[_Rig], float]
+    def _thread_contest(
+        self, name: str, part: Callable[[_Rig], float], values: Mapping[str, bool | int]
     ) -> Contest | None:
         """Other numbers of threads, if there are any."""
         counts = {1, self._cores // 2, self._cores - 1, self._cores, self._threads} - {0}

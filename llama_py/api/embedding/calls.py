@@ -88,7 +88,11 @@ class PendingEmbedding(Generic[T]):
         """
         end = None if timeout is None else time.monotonic() + timeout
         try:
-            while not self._ended(end):
+            while True:
+                left = _LOOK if end is None else max(0.0, min(_LOOK, end - time.monotonic()))
+                with contextlib.suppress(NotYet):
+                    self._job.future.exception(left)
+                    break
                 if end is not None and time.monotonic() >= end:
                     done, total = self._job.done, len(self._job.inputs)
                     raise GenerationTimeout(
@@ -103,13 +107,6 @@ class PendingEmbedding(Generic[T]):
             self._job.cancel()
             raise
         return self._finish()
-
-    def _ended(self, end: float | None) -> bool:
-        left = _LOOK if end is None else max(0.0, min(_LOOK, end - time.monotonic()))
-        with contextlib.suppress(NotYet):
-            self._job.future.exception(left)
-            return True
-        return False
 
     def _report(self, progress: Progress | None) -> None:
         if progress is None:

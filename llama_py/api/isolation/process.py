@@ -228,7 +228,11 @@ class ModelProcess:
     def _begin(self) -> tuple[int, Future[Any]]:
         """The number of a call, and its answer, when the process is ready."""
         with self._changed:
-            self._await_ready()
+            while self._phase is not _Phase.READY:
+                self._check()
+                if threading.current_thread() is self.thread:
+                    break
+                self._changed.wait(LOOK)
             self._number += 1
             answer = self._answers[self._number] = Future()
             return self._number, answer
@@ -263,13 +267,6 @@ class ModelProcess:
             raise ClosedError("this model was closed; load it again")
         if self._phase is _Phase.PAUSING:
             raise self._death(self.pause_left)
-
-    def _await_ready(self) -> None:
-        while self._phase is not _Phase.READY:
-            self._check()
-            if threading.current_thread() is self.thread:
-                return
-            self._changed.wait(LOOK)
 
     def send(self, kind: Down, *contents: Any) -> None:
         """Send a message of numbers and texts."""
@@ -554,7 +551,12 @@ class ModelProcess:
     def _describe(self, child: subprocess.Popen[bytes] | None) -> EngineDeadError:
         """How it ended, in words."""
         code = child.returncode if child is not None else None
-        name = _signal_name(code)
+        name: str | None = None
+        if code is not None and code < 0:
+            try:
+                name = signal.Signals(-code).name
+            except ValueError:
+                name = f"signal {-code}"
         how = f"ended with exit code {code}" if name is None else f"was ended by {name}"
         if self._failed is not None:
             how = f"could not load it again: {self._failed}"
@@ -613,15 +615,6 @@ class ModelProcess:
                 self._phase = _Phase.CLOSED
                 self._changed.notify_all()
             self.send(Down.CLOSE)
-
-
-def _signal_name(code: int | None) -> str | None:
-    if code is None or code >= 0:
-        return None
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
 
 
 _processes: weakref.WeakSet[ModelProcess] = weakref.WeakSet()

@@ -180,14 +180,6 @@ class ScoringJob:
         live = self._runtime.loaded.cache.live.get(sequence.number) is sequence
         return live and sequence.tokens[:count] == [*self._begun]
 
-    def _there(self) -> bool:
-        """Whether the beginning is still in memory."""
-
-        def look() -> bool:
-            return self._sequence is not None and self._holds(self._sequence)
-
-        return self._runtime.loaded.driver.run(look)
-
     def _let_go(self) -> None:
         sequence, self._sequence = self._sequence, None
         if sequence is not None:
@@ -206,8 +198,10 @@ class ScoringJob:
                 found[tokens] = [first]
         # Those of one length end together.
         longer = sorted((tokens for tokens in found if len(tokens) > 1), key=len)
+        driver = self._runtime.loaded.driver
         while longer:
-            if not self._there():
+            # The beginning may have left the memory meanwhile.
+            if not driver.run(lambda: self._sequence is not None and self._holds(self._sequence)):
                 self._let_go()
                 self._begin()
             # They run side by side: where there is room, or in the place of idle conversations,

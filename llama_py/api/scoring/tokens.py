@@ -124,7 +124,11 @@ class _Border:
         self._vocab, self._text_keys = vocab, TextKeys(vocab)
         self._may_melt = prefix.text is not None
         if prefix.text is not None:
-            self._tail = _last(prefix.text)
+            tail = prefix.text[-_TAIL:]
+            first = 0  # of a whole character
+            while first < len(tail) < len(prefix.text) and tail[first] & 0xC0 == 0x80:
+                first += 1
+            self._tail = tail[first:]
         else:
             last = prefix.tokens[-_TAIL_TOKENS:]
             self._tail = b"".join([vocab.piece(token) for token in last])
@@ -143,26 +147,14 @@ class _Border:
             place = self.place - (len(alone) - shared)
             if place > 0:
                 return place, tuple(whole[shared:])
-        return self.place, tuple(self._behind(text))
-
-    def _behind(self, text: bytes) -> list[int]:
-        """The tokens of a text as they are behind the tail, if a token ends there."""
-        whole = self._text_keys.mark(self._tail + text)
-        tokens = self._text_keys.read(whole, add_special=False)
-        offsets = align(self._text_keys, tokens, whole.key)
-        (place,) = whole.in_key([len(self._tail)])
-        if offsets is not None and place in offsets:
-            return tokens[int(np.searchsorted(offsets, place)) :]
-        return self._text_keys.read_apart(text, parse_special=True)
+        # Its tokens are those that it has behind the tail, if a token ends there.
+        marked = self._text_keys.mark(self._tail + text)
+        tokens = self._text_keys.read(marked, add_special=False)
+        offsets = align(self._text_keys, tokens, marked.key)
+        (end,) = marked.in_key([len(self._tail)])
+        if offsets is not None and end in offsets:
+            return self.place, tuple(tokens[int(np.searchsorted(offsets, end)) :])
+        return self.place, tuple(self._text_keys.read_apart(text, parse_special=True))
 
     def _tokenize(self, text: bytes) -> list[int]:
         return self._vocab.tokenize(text, add_special=False, parse_special=True)
-
-
-def _last(text: bytes) -> bytes:
-    """The end of a text, from a whole character on."""
-    tail = text[-_TAIL:]
-    first = 0
-    while first < len(tail) and len(tail) < len(text) and tail[first] & 0xC0 == 0x80:
-        first += 1
-    return tail[first:]
