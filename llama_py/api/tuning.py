@@ -294,7 +294,7 @@ class _Tuner:
         busy = contest.busy > _OTHERS
         others = f", and others used {contest.busy:.1f} of its CPUs" if busy else ""
         raise TuningError(
-            f"this machine is too busy to be measured: the same work took up to "
+            "this machine is too busy to be measured: the same work took up to "
             f"{contest.spread:.2f} times as long in another round ({contest.name}){others}; "
             "try again when it is quiet"
         )

@@ -37,7 +37,19 @@ def followed(tokens: Tokens, ngram: int) -> int | None:
         return place + 1
     if ngram == 1 or len(tokens) <= _TAIL:
         return None
-    return _behind_an_edit(tokens, max(_BEFORE, _TIMES * ngram))
+    before = max(_BEFORE, _TIMES * ngram)
+    for back in range(2, _TAIL + 1):  # what was changed, and at least one token behind it
+        place = _last_match(tokens[:-back], before)
+        if place is None:
+            continue
+        end = min(place + 1 + _GONE, len(tokens) - 1)  # before the last token: it repeats another
+        tail, source = tokens[-back:].tolist(), tokens[place + 1 : end].tolist()
+        found = [count for count, token in enumerate(source, 1) if token == tail[-1]]
+        if not found:
+            return None
+        best: int = max(found, key=lambda n: (_common_end(source[:n], tail), -abs(n - back)))
+        return place + 1 + best
+    return None
 
 
 def renamed(tokens: Tokens, start: int, count: int) -> list[int]:
@@ -66,21 +78,6 @@ def renamed(tokens: Tokens, start: int, count: int) -> list[int]:
             alike = places[source[places - 1] == before[index]]
             found[index] = int(said[(alike if len(alike) else places)[-1]])
     return found
-
-
-def _behind_an_edit(tokens: Tokens, before: int) -> int | None:
-    for back in range(2, _TAIL + 1):  # what was changed, and at least one token behind it
-        place = _last_match(tokens[:-back], before)
-        if place is None:
-            continue
-        end = min(place + 1 + _GONE, len(tokens) - 1)  # before the last token: it repeats another
-        tail, source = tokens[-back:].tolist(), tokens[place + 1 : end].tolist()
-        found = [count for count, token in enumerate(source, 1) if token == tail[-1]]
-        if not found:
-            return None
-        best: int = max(found, key=lambda n: (_common_end(source[:n], tail), -abs(n - back)))
-        return place + 1 + best
-    return None
 
 
 def _common_end(one: list[int], other: list[int]) -> int:

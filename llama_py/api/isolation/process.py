@@ -375,7 +375,12 @@ class ModelProcess:
                 self._metrics = message[2]
             self._hand_out(message[1])
         elif kind == Up.STARTED:
-            self._note_start(*message[1:])
+            number, when, cache, tokens = message[1:]
+            request = self._requests.get(number)
+            if request is not None:
+                request.record.cache, request.record.started = cache, when
+                if tokens is not None:
+                    request.record.tokens = tokens.tolist()
         elif kind == Up.PROGRESS:
             self._note_progress(*message[1:])
         elif kind in (Up.ANSWER, Up.REFUSED):
@@ -418,14 +423,6 @@ class ModelProcess:
                 answer.set_exception(value)
 
     # -- what comes for requests ----------------------------------------------------------------
-
-    def _note_start(self, number: int, when: float, cache: Any, tokens: Any) -> None:
-        request = self._requests.get(number)
-        if request is not None:
-            record = request.record
-            record.cache, record.started = cache, when
-            if tokens is not None:
-                record.tokens = tokens.tolist()
 
     def _note_progress(self, number: int, done: int, total: int) -> None:
         request = self._requests.get(number)

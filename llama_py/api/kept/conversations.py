@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from llama_py.api.kept import by_session
 from llama_py.api.loading import LoadedModel
@@ -150,14 +149,19 @@ class Conversations:
             prompts: tokens, and the namespace of the requests that have them.
         """
         live = [(each.namespace, np.array(each.tokens, np.int32)) for each in self.held()]
-        cache, most = self._loaded.cache, []
+        most = []
         for prompt, namespace in prompts:
-            tokens, own = np.array(prompt, np.int32), self._or_own(namespace)
-            counts = [_shared(tokens, each) for whose, each in live if whose == own]
+            tokens = np.array(prompt, np.int32)
+            cache, own = self._loaded.cache, self._or_own(namespace)
+            counts = [0]
+            for held in (each for whose, each in live if whose == own):
+                both = min(len(tokens), len(held))
+                parted = np.flatnonzero(tokens[:both] != held[:both])
+                counts.append(int(parted[0]) if parted.size else both)
             store = cache.offload_store
             if store is not None and not store.closed:
                 counts += [each.matched for each in store.find(tokens, cache.fingerprint(own))]
-            most.append(max(counts, default=0))
+            most.append(max(counts))
         return most
 
     # -- out and in -----------------------------------------------------------------------------
@@ -388,10 +392,3 @@ def _check_idle(sequence: LiveSequence) -> None:
         raise ConversationBusyError(
             "a request is using this conversation; try again when it has ended"
         )
-
-
-def _shared(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
-    """How many tokens both begin with."""
-    most = min(len(one), len(other))
-    parted = np.flatnonzero(one[:most] != other[:most])
-    return int(parted[0]) if parted.size else most

@@ -198,8 +198,8 @@ class ScoringJob:
                 found[tokens] = [first]
         # Those of one length end together.
         longer = sorted((tokens for tokens in found if len(tokens) > 1), key=len)
-        driver = self._runtime.loaded.driver
         while longer:
+            driver = self._runtime.loaded.driver
             # The beginning may have left the memory meanwhile.
             if not driver.run(lambda: self._sequence is not None and self._holds(self._sequence)):
                 self._let_go()

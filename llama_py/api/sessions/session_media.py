@@ -127,20 +127,17 @@ def _with_file(part: Any, folder: Path) -> Any:
     name = holder.get(field)
     if not isinstance(name, str) or not name.startswith(_SCHEME):
         return part
-    data = _read(folder, name.removeprefix(_SCHEME))
+    own = name.removeprefix(_SCHEME)
+    if not _NAME.fullmatch(own):
+        raise StateError(f"the saved conversation names a picture {own!r}, which is no digest")
+    path = folder / own
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StateError(f"the picture or sound {path} cannot be read: {error}") from None
+    if hashlib.sha256(data).hexdigest() != own.partition(".")[0]:
+        raise StateError(f"the picture or sound {path} is not what it was")
     encoded = base64.b64encode(data).decode()
     media_type = look_at(data, name).media_type
     value = f"data:{media_type};base64,{encoded}" if field == "url" else encoded
     return {**part, kind: {**holder, field: value}}
-
-
-def _read(folder: Path, name: str) -> bytes:
-    if not _NAME.fullmatch(name):
-        raise StateError(f"the saved conversation names a picture {name!r}, which is no digest")
-    try:
-        data = (folder / name).read_bytes()
-    except OSError as error:
-        raise StateError(f"the picture or sound {folder / name} cannot be read: {error}") from None
-    if hashlib.sha256(data).hexdigest() != name.partition(".")[0]:
-        raise StateError(f"the picture or sound {folder / name} is not what it was")
-    return data
