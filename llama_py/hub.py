@@ -88,7 +88,12 @@ def download(
     else:
         files = hub.list_files(repo)
         names = select(files, filename, quant, repo)
-        more = [name for pattern in additional_files for name in _matching(files, pattern, repo)]
+        more = []
+        for pattern in additional_files:
+            matching = sorted(name for name in files if _fits(name, pattern))
+            if not matching:
+                raise ParameterError(f"no file in {repo} fits {pattern!r} of additional_files")
+            more += matching
     paths = [hub.fetch(repo, name) for name in [*names, *more]]
     return paths[0]
 
@@ -160,8 +165,11 @@ def projector_for(
         files = [name for name in hub.list_files(repo) if _is_projector(name)]
     except DownloadError:  # the model was here, without a list of what else there is
         return None
-    beside = next((name for name in _folders(files) if _ends(model_path, name)), "")
-    found = select_projector(files, str(PurePosixPath(beside, Path(model_path).name)))
+    # The model is in the deepest folder of the repository that its path ends with.
+    model, folders = Path(model_path), {PurePosixPath(name).parent.parts for name in files}
+    ends = [each for each in folders if each and model.parent.parts[-len(each) :] == each]
+    folder = max(ends, key=len, default=())
+    found = select_projector(files, str(PurePosixPath(*folder, model.name)))
     if len(found) > 1:
         _log.warning(
             "%s has several projectors for pictures and sounds, and none is taken: %s; say which "
@@ -170,16 +178,6 @@ def projector_for(
             ", ".join(found),
         )
     return hub.fetch(repo, found[0]) if len(found) == 1 else None
-
-
-def _folders(files: Iterable[str]) -> list[str]:
-    """The folders of files, the deepest first."""
-    return sorted({str(PurePosixPath(name).parent) for name in files}, key=len, reverse=True)
-
-
-def _ends(path: str, folder: str) -> bool:
-    parts = PurePosixPath(folder).parts
-    return bool(parts) and Path(path).parent.parts[-len(parts) :] == parts
 
 
 def _split_reference(repo_id: str, filename: str | None) -> tuple[str, str | None]:
@@ -203,7 +201,12 @@ def select(files: Iterable[str], filename: str | None, quant: str | None, repo: 
     Raises:
         ParameterError: no file matches, or several do.
     """
-    models = _models(files)
+    models: dict[str, list[str]] = {}  # first file -> all files, without projectors
+    for name in sorted(files):
+        if name.endswith(".gguf") and not _is_projector(name):
+            part = _SPLIT.search(name)
+            first = f"{name[: part.start()]}-00001-of-{part[2]}.gguf" if part else name
+            models.setdefault(first, []).append(name)
     if filename is not None:
         found = {n: p for n, p in models.items() if any(_fits(f, filename) for f in p)}
         wanted = f"fits {filename!r}"
@@ -220,18 +223,6 @@ def select(files: Iterable[str], filename: str | None, quant: str | None, repo: 
         f"{len(found)} files in {repo} could be meant: {', '.join(sorted(found))}; say which, with "
         f"a longer file name or with {repo}:QUANT"
     )
-
-
-def _models(files: Iterable[str]) -> dict[str, list[str]]:
-    """First file -> all files, for each model. Projectors are left out."""
-    models: dict[str, list[str]] = {}
-    for name in sorted(files):
-        if not name.endswith(".gguf") or _is_projector(name):
-            continue
-        part = _SPLIT.search(name)
-        first = f"{name[: part.start()]}-00001-of-{part[2]}.gguf" if part else name
-        models.setdefault(first, []).append(name)
-    return models
 
 
 def _is_projector(name: str) -> bool:
@@ -305,13 +296,6 @@ def _is_pattern(name: str) -> bool:
 
 def _fits(name: str, pattern: str) -> bool:
     return name == pattern or fnmatch(name, pattern) or fnmatch(PurePosixPath(name).name, pattern)
-
-
-def _matching(files: Iterable[str], pattern: str, repo: str) -> list[str]:
-    found = sorted(name for name in files if _fits(name, pattern))
-    if not found:
-        raise ParameterError(f"no file in {repo} fits {pattern!r} of additional_files")
-    return found
 
 
 def _listed(models: Iterable[str]) -> str:

@@ -214,16 +214,9 @@ class AsyncLlama:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._workers, partial(method, *arguments, **options))
 
-    async def _respond(self, stream: bool, parse: Callable[[], Any]) -> Any:
-        self._check_open()
-        reply = await self._start(parse)
-        if stream:
-            return reply
-        async with reply:
-            return await reply.whole()
-
-    async def _start(self, parse: Callable[[], Call]) -> AsyncReplyStream[Any]:
+    async def _respond(self, stream: bool, parse: Callable[[], Call]) -> Any:
         """Check and queue a call in a worker thread. Being cancelled meanwhile cancels the call."""
+        self._check_open()
         loop = asyncio.get_running_loop()
 
         def start() -> AsyncReplyStream[Any]:
@@ -235,10 +228,14 @@ class AsyncLlama:
 
         started = self._workers.submit(start)
         try:
-            return await asyncio.wrap_future(started)
+            reply = await asyncio.wrap_future(started)
         except asyncio.CancelledError:
             started.add_done_callback(_abandon)
             raise
+        if stream:
+            return reply
+        async with reply:
+            return await reply.whole()
 
     async def _in_a_thread(
         self, method: Callable[..., Any], given: Any, stream: bool, options: Mapping[str, Any]
@@ -342,13 +339,6 @@ class AsyncReplyStream(AsyncIterator[C]):
         A long reply is put together in a worker thread: parsing it takes longer than other tasks
         of the event loop should wait.
         """
-        read = await self._rest()
-        if len(read) <= _SHORT:
-            return self._fold(read)
-        return await asyncio.to_thread(self._fold, read)
-
-    async def _rest(self) -> list[tuple[int, Event]]:
-        """All further events, up to an error."""
         read: list[tuple[int, Event]] = []
         failed = False
         try:
@@ -356,11 +346,13 @@ class AsyncReplyStream(AsyncIterator[C]):
                 while self._events.unfinished and not failed:
                     read.append(await anext(self._events))
                     read += self._events.ready()
-                    failed = any(_error_of(event) for _, event in read)
+                    failed = any(type(each) is FinishEvent and each.error for _, each in read)
         except asyncio.CancelledError:
             self._events.cancel()
             raise
-        return read
+        if len(read) <= _SHORT:
+            return self._fold(read)
+        return await asyncio.to_thread(self._fold, read)
 
     def _fold(self, read: Sequence[tuple[int, Event]]) -> CompletionReply | ChatReply:
         for index, event in read:
@@ -374,20 +366,19 @@ class AsyncReplyStream(AsyncIterator[C]):
     async def _take(self) -> None:
         try:
             async with self._turn:
-                if self._events.unfinished:  # and another task has not taken the last one
-                    self._use(*await anext(self._events))
+                if not self._events.unfinished:  # another task has taken the last one
+                    return
+                index, event = await anext(self._events)
+                self._call.outcome.note(index, event)
+                if self._closed:
+                    return
+                self._chunks.extend(self._encoder.feed(index, event))
+                self._error = failure_of(event, self._encoder)
+                if not self._events.unfinished and self._error is None:
+                    self._chunks.extend(self._encoder.close())
         except asyncio.CancelledError:
             self._events.cancel()
             raise
-
-    def _use(self, index: int, event: Event) -> None:
-        self._call.outcome.note(index, event)
-        if self._closed:
-            return
-        self._chunks.extend(self._encoder.feed(index, event))
-        self._error = failure_of(event, self._encoder)
-        if not self._events.unfinished and self._error is None:
-            self._chunks.extend(self._encoder.close())
 
     async def aclose(self) -> None:
         """Cancel what is still being generated; returns when it has ended.
@@ -406,10 +397,6 @@ class AsyncReplyStream(AsyncIterator[C]):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-def _error_of(event: Event) -> BaseException | None:
-    return event.error if type(event) is FinishEvent else None
 
 
 def _abandon(started: Future[AsyncReplyStream[Any]]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llama_py.api.call import Call, LastCalls, Outcome
 from llama_py.api.loading import LoadedModel
-from llama_py.api.overflow import MessageSizes, OverflowPolicy, OverflowReport, fit
+from llama_py.api.overflow import MessageSizes, OverflowReport, fit
 from llama_py.api.rendering import ChatSettings, Rendering
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.openai.completions import CompletionCall, parse_completion
@@ -43,7 +43,16 @@ class Calls:
         self, prompt: str | Sequence[int], stream: bool, options: Mapping[str, Any]
     ) -> Call:
         """A call of ``create_completion``."""
-        _warn_of_bos(self._loaded.model.vocab, prompt)
+        vocab = self._loaded.model.vocab
+        if isinstance(prompt, str) and vocab.add_bos and vocab.bos >= 0:
+            bos = vocab.piece(vocab.bos).decode("utf-8", "replace")
+            if bos and prompt.startswith(bos):  # llama-cpp-python warns of it as well
+                warnings.warn(
+                    f"the prompt begins with {bos!r}, which this model's prompts get in any case, "
+                    "so that it is there twice, and replies are worse; leave it out of the text",
+                    RuntimeWarning,
+                    stacklevel=3,  # the caller of create_completion
+                )
         parsed = parse_completion(self._rendering.call_context(), prompt, stream=stream, **options)
         return self._call(parsed, None)
 
@@ -62,15 +71,6 @@ class Calls:
 
         if policy is None or not all(isinstance(message, Mapping) for message in messages):
             return self._call(parse(messages), None)  # what is no message, it says
-        return self._shortened(policy, messages, options, parse)
-
-    def _shortened(
-        self,
-        policy: OverflowPolicy,
-        messages: Messages,
-        options: Mapping[str, Any],
-        parse: Callable[[Messages], ChatCall],
-    ) -> Call:
         tried: dict[int, ChatCall] = {}  # by how many messages were left
 
         def count(some: Messages) -> int:
@@ -129,20 +129,6 @@ class Calls:
         text_keys = self._loaded.text_keys
         text = text_keys.mark(prompt.text or b"", prompt.plain, prompt.text_media)
         return text_keys.read(text, add_special=prompt.add_special)
-
-
-def _warn_of_bos(vocab: Vocab, prompt: Any) -> None:
-    """Warn of a text that begins with what is put before it anyway, as llama-cpp-python does."""
-    if not isinstance(prompt, str) or not vocab.add_bos or vocab.bos < 0:
-        return
-    text = vocab.piece(vocab.bos).decode("utf-8", "replace")
-    if text and prompt.startswith(text):
-        warnings.warn(
-            f"the prompt begins with {text!r}, which this model's prompts get in any case, so that "
-            "it is there twice, and replies are worse; leave it out of the text",
-            RuntimeWarning,
-            stacklevel=4,  # the caller of create_completion
-        )
 
 
 def _count(vocab: Vocab, text: str) -> int:

@@ -99,10 +99,13 @@ class ByHand:
         self._loaded.driver.run_abortable(lambda wanted: self._eval(tokens, wanted))
 
     def _eval(self, tokens: Sequence[int], wanted: Callable[[], bool]) -> None:
-        held = self.sequence
-        if held is not None and self._loaded.cache.live.get(held.number) is not held:
-            held = None  # an interrupt in place has cleared the memory
-        sequence = held or self._begin()
+        cache, sequence = self._loaded.cache, self.sequence
+        # An interrupt in place may have cleared the memory.
+        if sequence is None or cache.live.get(sequence.number) is not sequence:
+            sequence = cache.take()
+            if sequence is None:
+                raise LlamaError("every sequence is busy; wait for a request, or raise n_seq_max")
+            self.sequence = sequence
         start = len(sequence.tokens)
         if not start:
             self._forget_rows()  # a failed eval may have emptied it
@@ -113,13 +116,6 @@ class ByHand:
             self._scores.put(start, rows)
         if sampling is not None and sampling.hear(tokens):
             self._sampler = sampling
-
-    def _begin(self) -> LiveSequence:
-        sequence = self._loaded.cache.take()
-        if sequence is None:
-            raise LlamaError("every sequence is busy; wait for a request, or raise n_seq_max")
-        self.sequence = sequence
-        return sequence
 
     def release(self) -> None:
         """Let other calls reuse what ``eval`` evaluated; in the engine's thread."""
@@ -160,24 +156,21 @@ class ByHand:
 
     def sample(self, idx: int | None, options: SampleOptions) -> int:
         """See ``Llama.sample``."""
-        row = self._row(idx)
+        if idx is not None:
+            check_number("idx", idx, integer=True)
+        row: NDArray[np.float32] | None
+        if idx is None or idx == self.n_tokens - 1:
+            row = self.last_logits.copy()
+        else:
+            row = self._scores.row(idx) if idx < self.n_tokens else None
+        if row is None:
+            raise ParameterError(f"idx={shown(idx)}: there are logits only for evaluated positions")
         params = read_sampling(SAMPLE, SAMPLE.read(options), self._rendering.call_context())
         if self._sampler is None or self._sampler.sampler.params != params:
             longest = self._loaded.context.n_ctx_seq
             sampler = Sampler(self._loaded.model.vocab, params, self.tokens, longest=longest)
             self._sampler = _Sampling(sampler)
         return self._sampler.sample(row)
-
-    def _row(self, idx: int | None) -> NDArray[np.float32]:
-        if idx is not None:
-            check_number("idx", idx, integer=True)
-        if idx is None or idx == self.n_tokens - 1:
-            last: NDArray[np.float32] = self.last_logits.copy()
-            return last
-        row = self._scores.row(idx) if idx < self.n_tokens else None
-        if row is None:
-            raise ParameterError(f"idx={shown(idx)}: there are logits only for evaluated positions")
-        return row
 
     def generate(
         self, tokens: Sequence[int], reset: bool, options: GenerateOptions

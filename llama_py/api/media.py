@@ -101,23 +101,20 @@ class ModelMedia:
         """
         with self._lock:
             if self._encoder is None:
-                self._encoder = self._made()
+                if self.path is None:
+                    raise ParameterError(self._missing)
+                least, most = self._tokens
+                projector = Projector(
+                    self._model,
+                    self.path,
+                    use_gpu=self._use_gpu,
+                    n_threads=self._n_threads(),
+                    image_min_tokens=least,
+                    image_max_tokens=most,
+                )
+                self._encoder = MediaEncoder(projector, n_ubatch=self._n_ubatch)
                 self._attach(self._encoder)
             return self._encoder
-
-    def _made(self) -> MediaEncoder:
-        if self.path is None:
-            raise ParameterError(self._missing)
-        least, most = self._tokens
-        projector = Projector(
-            self._model,
-            self.path,
-            use_gpu=self._use_gpu,
-            n_threads=self._n_threads(),
-            image_min_tokens=least,
-            image_max_tokens=most,
-        )
-        return MediaEncoder(projector, n_ubatch=self._n_ubatch)
 
     @property
     def _missing(self) -> str:

@@ -124,9 +124,11 @@ class MessageSizes:
     def of(self, message: Message) -> int:
         """Tokens of one message."""
         content = message.get("content") if isinstance(message, Mapping) else None
+        parts = [content] if isinstance(content, str) else content
         total = _AROUND
-        for text in [content] if isinstance(content, str) else _texts(content):
-            total += self._of_text(text)
+        for part in parts if isinstance(parts, (list, tuple)) else ():
+            text = part.get("text") if isinstance(part, Mapping) else part
+            total += self._of_text(text) if isinstance(text, str) else 0
         calls = message.get("tool_calls") if isinstance(message, Mapping) else None
         return total + (self.of_json(calls) if calls else 0)
 
@@ -142,13 +144,6 @@ class MessageSizes:
                 self._known.clear()
             size = self._known[key] = self._count(text)
         return size
-
-
-def _texts(content: Any) -> list[str]:
-    """The texts of a message that has parts."""
-    parts = content if isinstance(content, (list, tuple)) else ()
-    texts = (part.get("text") if isinstance(part, Mapping) else part for part in parts)
-    return [text for text in texts if isinstance(text, str)]
 
 
 def fit(
@@ -173,7 +168,11 @@ def fit(
         ContextOverflowError: it does not fit even with everything dropped that may be.
         ParameterTypeError: this is no policy.
     """
-    _check(policy)
+    lacks = not hasattr(policy, "shorten") or not hasattr(policy, "reserve")
+    if lacks or isinstance(policy, type):
+        raise ParameterTypeError(
+            f"overflow must be a policy such as TrimMessages(), or None, not {policy!r}"
+        )
     wanted = max(1, limit - policy.reserve)
     levels = _Levels(messages, _units(policy, messages), size or (lambda each: count([each])))
     room = wanted - fixed - levels.opening
@@ -198,14 +197,6 @@ def fit(
     dropped = tuple(messages[index] for index in places)
     spare = max(0, wanted - tokens)
     return levels.kept(allowed[place]), OverflowReport(dropped, tokens, limit, spare, places)
-
-
-def _check(policy: Any) -> None:
-    lacks = not hasattr(policy, "shorten") or not hasattr(policy, "reserve")
-    if lacks or isinstance(policy, type):
-        raise ParameterTypeError(
-            f"overflow must be a policy such as TrimMessages(), or None, not {policy!r}"
-        )
 
 
 class _Levels:
@@ -263,22 +254,17 @@ def _units(policy: OverflowPolicy, messages: Sequence[Message]) -> Sequence[Unit
     places = [*range(len(messages))]
     kept: Sequence[Message] = messages
     while (shorter := policy.shorten(kept)) is not None and len(shorter) < len(kept):
-        gone = _missing(kept, shorter)
-        units.append([places[index] for index in gone])
+        left = [*shorter]
+        gone: list[int] = []
+        for index in range(len(kept) - 1, -1, -1):  # the oldest go first, so from the end
+            if left and left[-1] is kept[index]:
+                left.pop()
+            else:
+                gone.append(index)
+        units.append([places[index] for index in reversed(gone)])
         places = [place for index, place in enumerate(places) if index not in {*gone}]
         kept = shorter
     return units
-
-
-def _missing(messages: Sequence[Message], kept: Sequence[Message]) -> list[int]:
-    """Places of what is not in ``kept``. The oldest go first, so this begins at the end."""
-    left, missing = [*kept], []
-    for place in range(len(messages) - 1, -1, -1):
-        if left and left[-1] is messages[place]:
-            left.pop()
-        else:
-            missing.append(place)
-    return missing[::-1]
 
 
 def _first(fits: Callable[[int], bool], count: int, guess: int) -> int:

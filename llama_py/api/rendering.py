@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from llama_py.chat.rendered import RenderedChat
     from llama_py.chat.templates.markup import Markup
     from llama_py.chat.templates.template import ChatTemplate
-    from llama_py.core.model import Model
     from llama_py.options.values import ChatPolicy
 
 __all__ = [
@@ -171,13 +170,8 @@ class Rendering:
             ClosedError: after ``close()``.
         """
         model, template = self._loaded.model, self._template
-        if template is None:
-            template = self._template = self._made(model)
-            if model.closed:  # meanwhile: ``close()`` may not have seen it
-                template.close()
-        return template
-
-    def _made(self, model: Model) -> ChatTemplate:
+        if template is not None:
+            return template
         from llama_py.chat.templates.jinja import explain_refusal
         from llama_py.chat.templates.template import ChatTemplate
 
@@ -188,6 +182,9 @@ class Rendering:
             raise explain_refusal(text or model.chat_template() or "", error) from None
         if not template.explicit:
             _log.warning("%s: %s", Path(self._settings.model_path).name, NO_TEMPLATE)
+        self._template = template
+        if model.closed:  # meanwhile: ``close()`` may not have seen it
+            template.close()
         return template
 
     @property

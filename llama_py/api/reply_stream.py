@@ -62,7 +62,9 @@ class ReplyStream(Iterator[T]):
         chunks = self._chunks
         while not chunks:
             if self._over:
-                self._raise_error()
+                error, self._error = self._error, None
+                if error is not None:
+                    raise error
                 raise StopIteration
             try:
                 self._read()
@@ -85,11 +87,6 @@ class ReplyStream(Iterator[T]):
         if not self._over:
             self._over = True
             self._chunks.extend(self._encoder.close())
-
-    def _raise_error(self) -> None:
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
 
     def _leave(self, *, wait: bool = True) -> None:
         self._over = True

@@ -46,11 +46,8 @@ class ScoreTable:
         Args:
             last: the row at the end, if it is known.
         """
-        if self._view is None or self._view[0] != count or self._view[1] is not last:
-            self._view = count, last, self._make(count, n_vocab, last)
-        return self._view[2]
-
-    def _make(self, count: int, n_vocab: int, last: Rows | None) -> Rows:
+        if self._view is not None and self._view[0] == count and self._view[1] is last:
+            return self._view[2]
         if count and len(self._known) == count:
             table = self._table[:count]
         else:
@@ -61,4 +58,5 @@ class ScoreTable:
             if count and last is not None:
                 table[-1] = last
         table.flags.writeable = False
+        self._view = count, last, table
         return table

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -178,15 +179,23 @@ class _Tuner:
         values: dict[str, bool | int] = {}
         contests: list[Contest] = []
         self._choose_sizes()
-        for number, hold in enumerate(
-            (self._flash_contest, self._thread_contest, self._batch_contest, self._ubatch_contest)
-        ):
+        holds: Sequence[Callable[[Mapping[str, bool | int]], Contest | None]] = (
+            self._flash_contest,
+            partial(self._thread_contest, "n_threads", lambda rig: rig.reply(self._reply_tokens)),
+            partial(
+                self._thread_contest, "n_threads_batch", lambda rig: rig.prompt(self._prompt_tokens)
+            ),
+            self._ubatch_contest,
+        )
+        for number, hold in enumerate(holds):
             self._progress(0.05 + 0.95 * number / 4)
             contest = hold(values)
             if contest is not None:
                 contests.append(contest)
-                if contest.winner != contest.default:
-                    values[contest.name] = _value(contest.winner)
+                winner = contest.winner
+                if winner != contest.default:
+                    on = _FROM_LABEL.get(winner)
+                    values[contest.name] = int(winner) if on is None else on
         self._progress(1.0)
         return contests, values
 
@@ -223,16 +232,8 @@ class _Tuner:
 
             return self._hold("flash_attn", "on", {label: turns(label) for label in _FROM_LABEL})
 
-    def _thread_contest(self, values: Mapping[str, bool | int]) -> Contest | None:
-        return self._threads_for("n_threads", values, lambda rig: rig.reply(self._reply_tokens))
-
-    def _batch_contest(self, values: Mapping[str, bool | int]) -> Contest | None:
-        return self._threads_for(
-            "n_threads_batch", values, lambda rig: rig.prompt(self._prompt_tokens)
-        )
-
-    def _threads_for(
-        self, name: str, values: Mapping[str, bool | int], part: Callable[[_Rig], float]
+    def _thread_contest(
+        self, name: str, part: Callable[[_Rig], float], values: Mapping[str, bool | int]
     ) -> Contest | None:
         """Other numbers of threads, if there are any."""
         counts = {1, self._cores // 2, self._cores - 1, self._cores, self._threads} - {0}
@@ -290,7 +291,13 @@ class _Tuner:
             contest.busy = 0.0 if free is None else max(0.0, self._cores - free)
             if not contest.noisy:
                 return contest
-        raise TuningError(_noise(contest))
+        busy = contest.busy > _OTHERS
+        others = f", and others used {contest.busy:.1f} of its CPUs" if busy else ""
+        raise TuningError(
+            "this machine is too busy to be measured: the same work took up to "
+            f"{contest.spread:.2f} times as long in another round ({contest.name}){others}; "
+            "try again when it is quiet"
+        )
 
     def _check_time(self) -> None:
         if self.elapsed > self._limit:
@@ -371,17 +378,5 @@ class _Rig:
 _FROM_LABEL = {"on": True, "off": False}
 
 
-def _value(label: str) -> bool | int:
-    return _FROM_LABEL[label] if label in _FROM_LABEL else int(label)
-
-
 def _between(low: int, value: int, high: int) -> int:
     return max(low, min(value, high))
-
-
-def _noise(contest: Contest) -> str:
-    others = f", and others used {contest.busy:.1f} of its CPUs" if contest.busy > _OTHERS else ""
-    return (
-        f"this machine is too busy to be measured: the same work took up to {contest.spread:.2f} "
-        f"times as long in another round ({contest.name}){others}; try again when it is quiet"
-    )

@@ -139,20 +139,20 @@ class Computer:
         """
         context = self._context(inputs, ranks=False)
         texts = [each for each in inputs if not isinstance(each, MediaInput)]
-        found = iter(self._rows_of_texts(context, texts) if texts else ())
+        found: list[Rows] = []
+        if len(texts) == 1 and len(texts[0]) > context.n_ubatch:
+            found = [self._piece_by_piece(context, texts)]
+        elif texts:
+            self._run(context, texts)
+            ends = np.cumsum([len(each) for each in texts])
+            found = np.split(context.embeddings(int(ends[-1])), ends[:-1])
+        of_texts = iter(found)
         return [
             self._piece_by_piece(context, each.pieces)
             if isinstance(each, MediaInput)
-            else next(found)
+            else next(of_texts)
             for each in inputs
         ]
-
-    def _rows_of_texts(self, context: Context, inputs: Sequence[Tokens]) -> list[Rows]:
-        if len(inputs) == 1 and len(inputs[0]) > context.n_ubatch:
-            return [self._piece_by_piece(context, inputs)]
-        self._run(context, inputs)
-        ends = np.cumsum([len(each) for each in inputs])
-        return np.split(context.embeddings(int(ends[-1])), ends[:-1])
 
     def scores(self, inputs: Sequence[Input]) -> list[Rows]:
         """The outputs of the classification head for each input: float32 ``(n_labels,)``.

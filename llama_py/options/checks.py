@@ -45,7 +45,13 @@ def check_number(
     too_low = low is not None and value < low
     too_high = high is not None and value > high
     if not fits_a_float(value) or too_low or too_high:
-        raise ParameterError(f"{name}={shown(value)} is out of range: {_range_text(low, high)}")
+        if low is not None and high is not None:
+            allowed = f"allowed is {low} to {high}"
+        elif low is not None:
+            allowed = f"it must be at least {low}"
+        else:
+            allowed = f"it must be at most {high}" if high is not None else "it must be finite"
+        raise ParameterError(f"{name}={shown(value)} is out of range: {allowed}")
 
 
 def number_reader(
@@ -67,14 +73,6 @@ def fits_a_float(value: Any) -> bool:
         return math.isfinite(value)
     except OverflowError:  # an integer of more than 1024 bits
         return False
-
-
-def _range_text(low: float | None, high: float | None) -> str:
-    if low is not None and high is not None:
-        return f"allowed is {low} to {high}"
-    if low is not None:
-        return f"it must be at least {low}"
-    return f"it must be at most {high}" if high is not None else "it must be finite"
 
 
 def check_bool(name: str, value: Any) -> None:

@@ -55,14 +55,10 @@ def allowed(option: Option) -> str:
     if option.choices:
         also = ["`True`", "`False`"] if bool in option.kinds else []
         return ", ".join([*also, *(f'`"{text}"`' for text in option.choices)])
-    words = (_word_for(kind) for kind in option.kinds)
+    origins = [get_origin(kind) or kind for kind in option.kinds]
+    words = (_WORDS.get(each) or _WORDS.get(getattr(each, "__name__", "")) for each in origins)
     kinds = " or ".join(dict.fromkeys(word for word in words if word))
     return kinds + limits_in_words(option.range.low, option.range.high)
-
-
-def _word_for(kind: Any) -> str:
-    origin = get_origin(kind) or kind
-    return _WORDS.get(origin) or _WORDS.get(getattr(origin, "__name__", ""), "")
 
 
 def limits_in_words(low: float | None, high: float | None) -> str:

@@ -37,7 +37,19 @@ def followed(tokens: Tokens, ngram: int) -> int | None:
         return place + 1
     if ngram == 1 or len(tokens) <= _TAIL:
         return None
-    return _behind_an_edit(tokens, max(_BEFORE, _TIMES * ngram))
+    before = max(_BEFORE, _TIMES * ngram)
+    for back in range(2, _TAIL + 1):  # what was changed, and at least one token behind it
+        place = _last_match(tokens[:-back], before)
+        if place is None:
+            continue
+        end = min(place + 1 + _GONE, len(tokens) - 1)  # before the last token: it repeats another
+        tail, source = tokens[-back:].tolist(), tokens[place + 1 : end].tolist()
+        found = [count for count, token in enumerate(source, 1) if token == tail[-1]]
+        if not found:
+            return None
+        best: int = max(found, key=lambda n: (_common_end(source[:n], tail), -abs(n - back)))
+        return place + 1 + best
+    return None
 
 
 def renamed(tokens: Tokens, start: int, count: int) -> list[int]:
@@ -60,32 +72,12 @@ def renamed(tokens: Tokens, start: int, count: int) -> list[int]:
         return found
     names = {*source[1:-1][alone].tolist()}
     before = [int(tokens[start - 1]), *found]
-    return [
-        _called(token, before[index], source, said) if token in names else token
-        for index, token in enumerate(found)
-    ]
-
-
-def _called(token: int, before: int, source: Tokens, said: Tokens) -> int:
-    """What a token became last, rather behind the token before it."""
-    places = (source[1:] == token).nonzero()[0] + 1
-    alike = places[source[places - 1] == before]
-    return int(said[(alike if len(alike) else places)[-1]])
-
-
-def _behind_an_edit(tokens: Tokens, before: int) -> int | None:
-    for back in range(2, _TAIL + 1):  # what was changed, and at least one token behind it
-        place = _last_match(tokens[:-back], before)
-        if place is None:
-            continue
-        end = min(place + 1 + _GONE, len(tokens) - 1)  # before the last token: it repeats another
-        tail, source = tokens[-back:].tolist(), tokens[place + 1 : end].tolist()
-        found = [count for count, token in enumerate(source, 1) if token == tail[-1]]
-        if not found:
-            return None
-        best: int = max(found, key=lambda n: (_common_end(source[:n], tail), -abs(n - back)))
-        return place + 1 + best
-    return None
+    for index, token in enumerate(found):
+        if token in names:
+            places = (source[1:] == token).nonzero()[0] + 1
+            alike = places[source[places - 1] == before[index]]
+            found[index] = int(said[(alike if len(alike) else places)[-1]])
+    return found
 
 
 def _common_end(one: list[int], other: list[int]) -> int:

@@ -125,27 +125,26 @@ class Option:
             return _bind(own.read, self.name)
         if self.names:
             return _number_by_name_reader(self.name, self.names)
-        if len(self.choices) and len(self.kinds) == 1:
-            return self._read_choice
-        if self.kinds[0] in (int, float):
-            return number_reader(self.name, self.kinds[0], self.range.low, self.range.high)
-        return _bind(self._plain_reader(), self.name)
-
-    def _plain_reader(self) -> Reader:
         first, several = self.kinds[0], len(self.kinds) > 1
-        if first is bool:
-            return _read_bool
-        if first is str:
-            empty = self.mark(Empty) is not None
-            return read_texts if several else partial(read_text, empty=empty)
         origin = get_origin(first)
-        if origin is get_origin(Callable[..., Any]):
-            return read_functions if several else read_function
-        if origin is get_origin(Mapping[str, Any]):
-            return read_mapping
-        if self.mark(Ignored) or self.mark(SameAs):
-            return as_is
-        raise TypeError(f"{self.name}: say how {self.kinds} is read, with a mark Reads(...)")
+        if len(self.choices) and not several:
+            return self._read_choice
+        if first in (int, float):
+            return number_reader(self.name, first, self.range.low, self.range.high)
+        read: Reader
+        if first is bool:
+            read = _read_bool
+        elif first is str:
+            read = read_texts if several else partial(read_text, empty=self.mark(Empty) is not None)
+        elif origin is get_origin(Callable[..., Any]):
+            read = read_functions if several else read_function
+        elif origin is get_origin(Mapping[str, Any]):
+            read = read_mapping
+        elif self.mark(Ignored) or self.mark(SameAs):
+            read = as_is
+        else:
+            raise TypeError(f"{self.name}: say how {self.kinds} is read, with a mark Reads(...)")
+        return _bind(read, self.name)
 
     def _read_choice(self, value: Any) -> str:
         text = read_text(self.name, value)

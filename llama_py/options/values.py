@@ -161,29 +161,24 @@ def read_breakers(name: str, value: Any) -> tuple[str, ...]:
 def read_bias(name: str, value: Any) -> dict[int, float]:
     """Token ids, as numbers or as text, to what is added to their logits."""
     check_kind(name, value, (Mapping,), "a dictionary")
-    return {_bias_token(name, key): _bias_value(name, key, each) for key, each in value.items()}
-
-
-def _bias_token(name: str, key: Any) -> int:
-    if isinstance(key, str):
+    bias: dict[int, float] = {}
+    for key, each in value.items():
         try:
-            key = int(key)
+            token = int(key) if isinstance(key, str) else key
         except ValueError:
             raise ParameterError(f"{name}: {shown(key)} is not a token id") from None
-    check_number(f"{name}: token", key, 0, integer=True)
-    return int(key)
-
-
-def _bias_value(name: str, key: Any, value: Any) -> float:
-    if value is False:
-        return -math.inf  # llama.cpp's way to forbid a token
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise ParameterTypeError(f"{name}[{shown(key)}]={shown(value)} must be a number, or False")
-    if not fits_a_float(value) and value != -math.inf:
-        raise ParameterError(
-            f"{name}[{shown(key)}]={shown(value)} must be a finite number, or -inf"
-        )
-    return float(value)
+        check_number(f"{name}: token", token, 0, integer=True)
+        added = -math.inf if each is False else each  # llama.cpp's way to forbid a token
+        if isinstance(added, bool) or not isinstance(added, Real):
+            raise ParameterTypeError(
+                f"{name}[{shown(key)}]={shown(each)} must be a number, or False"
+            )
+        if not fits_a_float(added) and added != -math.inf:
+            raise ParameterError(
+                f"{name}[{shown(key)}]={shown(each)} must be a finite number, or -inf"
+            )
+        bias[int(token)] = float(added)
+    return bias
 
 
 # ---- calls -----------------------------------------------------------------------------------

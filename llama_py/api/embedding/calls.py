@@ -88,8 +88,16 @@ class PendingEmbedding(Generic[T]):
         """
         end = None if timeout is None else time.monotonic() + timeout
         try:
-            while not self._ended(end):
-                self._check(end, timeout)
+            while True:
+                left = _LOOK if end is None else max(0.0, min(_LOOK, end - time.monotonic()))
+                with contextlib.suppress(NotYet):
+                    self._job.future.exception(left)
+                    break
+                if end is not None and time.monotonic() >= end:
+                    done, total = self._job.done, len(self._job.inputs)
+                    raise GenerationTimeout(
+                        f"{done} of {total} inputs were embedded within {timeout} seconds"
+                    )
                 self._report(progress)
             self._report(progress)
             self._job.future.result()
@@ -99,20 +107,6 @@ class PendingEmbedding(Generic[T]):
             self._job.cancel()
             raise
         return self._finish()
-
-    def _ended(self, end: float | None) -> bool:
-        left = _LOOK if end is None else max(0.0, min(_LOOK, end - time.monotonic()))
-        with contextlib.suppress(NotYet):
-            self._job.future.exception(left)
-            return True
-        return False
-
-    def _check(self, end: float | None, timeout: float | None) -> None:
-        if end is not None and time.monotonic() >= end:
-            done, total = self._job.done, len(self._job.inputs)
-            raise GenerationTimeout(
-                f"{done} of {total} inputs were embedded within {timeout} seconds"
-            )
 
     def _report(self, progress: Progress | None) -> None:
         if progress is None:
@@ -262,13 +256,13 @@ class EmbeddingCalls:
         def finish() -> list[Ranked]:
             scores = self._probabilities(table) if normalize else table
             best = np.argsort(-scores[:, 0], kind="stable")[:top_n] if len(texts) else ()
-            return [self._ranked(int(index), scores[index], texts) for index in best]
+            ranked = []
+            for index in map(int, best):
+                labels = dict(zip(self._model.labels, map(float, scores[index]), strict=False))
+                ranked.append(Ranked(index, float(scores[index, 0]), texts[index], labels))
+            return ranked
 
         return self._start(tokens, table.__setitem__, finish, ranks=True)
-
-    def _ranked(self, index: int, scores: Rows, texts: Sequence[str]) -> Ranked:
-        labels = dict(zip(self._model.labels, map(float, scores), strict=False))
-        return Ranked(index, float(scores[0]), texts[index], labels)
 
     @cached_property
     def _pairs(self) -> Pairs:

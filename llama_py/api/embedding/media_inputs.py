@@ -32,44 +32,34 @@ def read_media_input(
     Raises:
         ParameterError, MediaError, TokenizationError: it cannot be embedded.
     """
-    parts = _parts(given, where)
+    if isinstance(given, Mapping):
+        parts = read_parts(given["content"], f"{where}.content")
+    else:
+        parts = read_parts([given], where)
     pieces: list[Tokens | VectorPiece] = []
     n_media = 0
     for index, part in enumerate(parts):
         place = f"{where}.content[{index}]" if isinstance(given, Mapping) else where
         if isinstance(part, Text):
-            pieces.append(_tokens(model, part.text, place))
+            try:
+                tokens = model.vocab.tokenize(part.text, add_special=False)
+            except TokenizationError as error:
+                raise TokenizationError(f"{place}: {error}") from None
+            pieces.append(np.array(tokens, np.int32))
             continue
+        if media is None or not model.is_causal:
+            raise ParameterError(
+                f"{place} is a picture or a sound, and {model.path.name} ({model.architecture}) "
+                "embeds texts only"
+            )
         n_media += 1
-        pieces += _encoded(_readable(model, media, place, n_media), part, place)
+        if n_media > media.limits.most_media:
+            raise MediaError(
+                f"{place} is one too many: at most {media.limits.most_media} pictures and sounds "
+                "are allowed (max_media)"
+            )
+        pieces += _encoded(media, part, place)
     return _with_ends(model, pieces, where)
-
-
-def _parts(given: Any, where: str) -> tuple[Text | ImagePart | AudioPart, ...]:
-    if isinstance(given, Mapping):
-        return read_parts(given["content"], f"{where}.content")
-    return read_parts([given], where)
-
-
-def _readable(model: Model, media: ModelMedia | None, where: str, n_media: int) -> ModelMedia:
-    if media is None or not model.is_causal:
-        raise ParameterError(
-            f"{where} is a picture or a sound, and {model.path.name} ({model.architecture}) embeds "
-            "texts only"
-        )
-    if n_media > media.limits.most_media:
-        raise MediaError(
-            f"{where} is one too many: at most {media.limits.most_media} pictures and sounds are "
-            "allowed (max_media)"
-        )
-    return media
-
-
-def _tokens(model: Model, text: str, where: str) -> Tokens:
-    try:
-        return np.array(model.vocab.tokenize(text, add_special=False), np.int32)
-    except TokenizationError as error:
-        raise TokenizationError(f"{where}: {error}") from None
 
 
 def _encoded(

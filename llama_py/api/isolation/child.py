@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +29,7 @@ from llama_py.api.kept.conversations import Conversations
 from llama_py.api.kept.model_cache import Prewarmed
 from llama_py.api.kept.states import States
 from llama_py.api.llama import Llama
+from llama_py.api.media import MediaReader
 from llama_py.api.scoring.scoring import ScoringJob
 from llama_py.embeddings.queue import EmbeddingJob
 from llama_py.engine.mailbox import Mailbox
@@ -145,8 +147,8 @@ class _Child:
             Down.LOAD: self._load,
             Down.SUBMIT: self._submit,
             Down.CANCEL: self._cancel,
-            Down.PAUSE: self._pause,
-            Down.RESUME: self._resume,
+            Down.PAUSE: partial(self._set_paused, True),
+            Down.RESUME: partial(self._set_paused, False),
             Down.ASK: self._ask,
             Down.EMBED: self._embed,
             Down.STOP_LOADING: self._stop_loading,
@@ -178,7 +180,10 @@ class _Child:
         level: int,
         again: list[tuple[str, tuple[Any, ...]]],
     ) -> None:
-        _forward_log(self, level)
+        logger = logging.getLogger("llama_py")
+        logger.setLevel(level)
+        logger.addHandler(_Forwarding(self))
+        logger.propagate = False
 
         def load() -> None:
             try:
@@ -186,15 +191,16 @@ class _Child:
                 self.codec.vocab = self._llama.vocab
                 for name, arguments in again:
                     _SERVICES[name](self, *arguments)
-                facts = _facts(self._llama)
-                if facts.context is not None:
-                    engine = self._llama.runtime.loaded.engine
+                loaded = self._llama.runtime.loaded
+                context: ContextFacts | None = None
+                if loaded.generates:
+                    context, engine = loaded.facts, loaded.engine
                     self.outbox.metrics = lambda: engine.metrics
             except Exception as error:
                 self._say(Up.FAILED, error)
                 self.connection.shut()
             else:
-                self._say(Up.READY, facts)
+                self._say(Up.READY, Facts(context))
 
         # The main thread goes on listening: the loading may be given up.
         self._loader = threading.Thread(target=load, name="llama_py-load", daemon=True)
@@ -221,8 +227,10 @@ class _Child:
         known = self._calls[call] = _Task()
         mailbox = _Outgoing(whole, numbers, self.outbox)
         known.mailbox = mailbox
-        if len(self._calls) > 64:
-            self._forget_ended()
+        if len(self._calls) > 64:  # many of which have ended
+            for number, task in [*self._calls.items()]:
+                if task.mailbox is not None and task.mailbox.ended.is_set():
+                    self._calls.pop(number, None)
         adapted = [
             replace(each, on_progress=_Report(self, mailbox, index, told[index]))
             for index, each in enumerate(requests)
@@ -236,15 +244,6 @@ class _Child:
             return [_tokens(record.tokens) for record in mailbox.records]
 
         self._preparing.submit(self._answer, call, submit)
-
-    def _forget_ended(self) -> None:
-        ended = [
-            call
-            for call, known in self._calls.items()
-            if known.mailbox is not None and known.mailbox.ended.is_set()
-        ]
-        for call in ended:
-            self._calls.pop(call, None)
 
     def _answer(self, call: int, function: Callable[[], Any]) -> None:
         try:
@@ -271,15 +270,11 @@ class _Child:
         if known.mailbox is not None and known.mailbox.numbers:
             self.llama.runtime.loaded.driver.cancel(known.mailbox, wait=False)
 
-    def _pause(self, call: int) -> None:
+    def _set_paused(self, paused: bool, call: int) -> None:
         known = self._calls.get(call)
         if known is not None and known.mailbox is not None:
-            self.llama.runtime.loaded.driver.pause(known.mailbox)
-
-    def _resume(self, call: int) -> None:
-        known = self._calls.get(call)
-        if known is not None and known.mailbox is not None:
-            self.llama.runtime.loaded.driver.resume(known.mailbox)
+            driver = self.llama.runtime.loaded.driver
+            (driver.pause if paused else driver.resume)(known.mailbox)
 
     # -- everything else ------------------------------------------------------------------------
 
@@ -289,20 +284,18 @@ class _Child:
         def ask() -> Any:
             try:
                 with working_for(tenant):
-                    if name == "score":
-                        return self._score(known, *arguments)
-                    return _SERVICES[name](self, *arguments)
+                    if name != "score":
+                        return _SERVICES[name](self, *arguments)
+                    prefix, continuations, timeout = arguments
+                    job = ScoringJob(self.llama.runtime, prefix, continuations, timeout, {})
+                    known.cancel = job.cancel
+                    if known.cancelled:
+                        job.cancel()
+                    return [each.token_logprobs for each in job.run()]
             finally:
                 self._calls.pop(call, None)
 
         self._asking.submit(self._answer, call, ask)
-
-    def _score(self, known: _Task, prefix: Any, continuations: Any, timeout: float | None) -> Any:
-        job = ScoringJob(self.llama.runtime, prefix, continuations, timeout, {})
-        known.cancel = job.cancel
-        if known.cancelled:
-            job.cancel()
-        return [each.token_logprobs for each in job.run()]
 
     def _embed(self, call: int, inputs: list[Any], ranks: bool, tenant: str) -> None:
         def put(index: int, rows: Any) -> None:
@@ -366,12 +359,6 @@ def _tokens(tokens: Sequence[int]) -> Any:
     return np.array(tokens, np.int32)
 
 
-def _facts(llama: Llama) -> Facts:
-    loaded = llama.runtime.loaded
-    context: ContextFacts | None = loaded.facts if loaded.generates else None
-    return Facts(context)
-
-
 # ---- what the other process may ask for ----------------------------------------------------------
 
 
@@ -387,18 +374,11 @@ def _conversations(child: _Child, name: str, *arguments: Any) -> Any:
     return found(*arguments) if callable(found) else found
 
 
-def _medium(child: _Child, data: bytes, where: str) -> Any:
+def _reader(child: _Child) -> MediaReader:
     media = child.llama.runtime.loaded.media
     if media is None:
         raise LlamaError("this model reads no pictures")
-    return replace(media.encoder.read(data, where), data=b"")
-
-
-def _vectors(child: _Child, medium: Any, stretch: Any) -> Any:
-    media = child.llama.runtime.loaded.media
-    if media is None:
-        raise LlamaError("this model reads no pictures")
-    return media.encoder.vectors(medium, stretch)
+    return media.encoder
 
 
 _SERVICES: Mapping[str, Callable[..., Any]] = {
@@ -414,13 +394,13 @@ _SERVICES: Mapping[str, Callable[..., Any]] = {
     "copy_out": lambda child, seconds: child.llama.runtime.loaded.copy_out(seconds),
     "count": lambda child, request: child.llama.runtime.loaded.count(request),
     "fingerprint": lambda child: child.llama.runtime.loaded.fingerprint,
-    "medium": _medium,
+    "medium": lambda child, *given: replace(_reader(child).read(*given), data=b""),
     "most_embedded": lambda child: child.llama.runtime.loaded.embedding_queue.limit,
     "mostly_cached": lambda child, prompt: _states(child).mostly_cached(prompt),
     "of_prompt": lambda child, *given: _states(child).of_prompt(*given),
     "report": lambda child: child.llama.runtime.loaded.report(),
     "set_store": _Child.set_store,
-    "vectors": _vectors,
+    "vectors": lambda child, *given: _reader(child).vectors(*given),
     "warm_up": lambda child: child.llama.runtime.loaded.warm_up(),
     "write_out": lambda child, seconds: child.llama.runtime.loaded.write_out(seconds),
 }
@@ -447,23 +427,6 @@ class _Forwarding(logging.Handler):
         child.connection.send(child.codec.encode_plain((int(Up.LOG), record.levelno, text)))
 
 
-def _forward_log(child: _Child, level: int) -> None:
-    logger = logging.getLogger("llama_py")
-    logger.setLevel(level)
-    logger.addHandler(_Forwarding(child))
-    logger.propagate = False
-
-
-def _expect_the_worst() -> None:
-    """Ctrl-C and a manager's SIGTERM are for the other process, which ends this one in order; and
-    where memory runs out, this one can be started again."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if sys.platform == "linux":
-        with suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text(_RATHER_THIS_ONE, encoding="ascii")
-
-
 def main(number: int, version: str) -> NoReturn:
     """Be the process of a model.
 
@@ -471,7 +434,13 @@ def main(number: int, version: str) -> NoReturn:
         number: of the socket that was inherited.
         version: of the package in the other process.
     """
-    _expect_the_worst()
+    # Ctrl-C and a manager's SIGTERM are for the other process, which ends this one in order; and
+    # where memory runs out, this one can be started again.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.platform == "linux":
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(_RATHER_THIS_ONE, encoding="ascii")
     child = _Child(MessageSocket(socket.socket(fileno=number)))
     if version != __version__:
         child._say(

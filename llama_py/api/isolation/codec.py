@@ -165,7 +165,8 @@ class _Writer(pickle.Pickler):
         if isinstance(obj, BaseException) and kind not in _ERRORS:
             return LlamaError, (f"{kind.__name__}: {obj}",)
         named = obj if callable(obj) and hasattr(obj, "__qualname__") else kind
-        if named not in _FUNCTIONS and _KNOWN.get(_name_of(named)) is not named:
+        name = getattr(named, "__module__", ""), getattr(named, "__qualname__", "")
+        if named not in _FUNCTIONS and _KNOWN.get(name) is not named:
             raise pickle.PicklingError(
                 f"{shown(obj)} (a {kind.__name__}) stays in its process: functions and objects of "
                 "a program do not cross; leave it out, or load the model without isolate"
@@ -192,10 +193,6 @@ class _Reader(pickle.Unpickler):
         if known is None:
             raise pickle.UnpicklingError(f"{module}.{name} has no business here")
         return known
-
-
-def _name_of(thing: Any) -> tuple[str, str]:
-    return getattr(thing, "__module__", ""), getattr(thing, "__qualname__", "")
 
 
 # ---- what is called for what is read -------------------------------------------------------------

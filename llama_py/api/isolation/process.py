@@ -228,7 +228,11 @@ class ModelProcess:
     def _begin(self) -> tuple[int, Future[Any]]:
         """The number of a call, and its answer, when the process is ready."""
         with self._changed:
-            self._await_ready()
+            while self._phase is not _Phase.READY:
+                self._check()
+                if threading.current_thread() is self.thread:
+                    break
+                self._changed.wait(LOOK)
             self._number += 1
             answer = self._answers[self._number] = Future()
             return self._number, answer
@@ -263,13 +267,6 @@ class ModelProcess:
             raise ClosedError("this model was closed; load it again")
         if self._phase is _Phase.PAUSING:
             raise self._death(self.pause_left)
-
-    def _await_ready(self) -> None:
-        while self._phase is not _Phase.READY:
-            self._check()
-            if threading.current_thread() is self.thread:
-                return
-            self._changed.wait(LOOK)
 
     def send(self, kind: Down, *contents: Any) -> None:
         """Send a message of numbers and texts."""
@@ -378,7 +375,12 @@ class ModelProcess:
                 self._metrics = message[2]
             self._hand_out(message[1])
         elif kind == Up.STARTED:
-            self._note_start(*message[1:])
+            number, when, cache, tokens = message[1:]
+            request = self._requests.get(number)
+            if request is not None:
+                request.record.cache, request.record.started = cache, when
+                if tokens is not None:
+                    request.record.tokens = tokens.tolist()
         elif kind == Up.PROGRESS:
             self._note_progress(*message[1:])
         elif kind in (Up.ANSWER, Up.REFUSED):
@@ -421,14 +423,6 @@ class ModelProcess:
                 answer.set_exception(value)
 
     # -- what comes for requests ----------------------------------------------------------------
-
-    def _note_start(self, number: int, when: float, cache: Any, tokens: Any) -> None:
-        request = self._requests.get(number)
-        if request is not None:
-            record = request.record
-            record.cache, record.started = cache, when
-            if tokens is not None:
-                record.tokens = tokens.tolist()
 
     def _note_progress(self, number: int, done: int, total: int) -> None:
         request = self._requests.get(number)
@@ -554,7 +548,12 @@ class ModelProcess:
     def _describe(self, child: subprocess.Popen[bytes] | None) -> EngineDeadError:
         """How it ended, in words."""
         code = child.returncode if child is not None else None
-        name = _signal_name(code)
+        name: str | None = None
+        if code is not None and code < 0:
+            try:
+                name = signal.Signals(-code).name
+            except ValueError:
+                name = f"signal {-code}"
         how = f"ended with exit code {code}" if name is None else f"was ended by {name}"
         if self._failed is not None:
             how = f"could not load it again: {self._failed}"
@@ -613,15 +612,6 @@ class ModelProcess:
                 self._phase = _Phase.CLOSED
                 self._changed.notify_all()
             self.send(Down.CLOSE)
-
-
-def _signal_name(code: int | None) -> str | None:
-    if code is None or code >= 0:
-        return None
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
 
 
 _processes: weakref.WeakSet[ModelProcess] = weakref.WeakSet()

@@ -160,7 +160,6 @@ class IsolatedScoring(ScoringJob):
     def run(self) -> list[Score]:
         """See ``Llama.score``."""
         prefix, given = self._read()
-        self._check_sizes(prefix, given)
         found = _port(self._runtime.loaded).ask(
             "score", [*prefix.tokens], [[*each] for each in given.tokens], self._time_left()
         )

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from llama_py.api.kept import by_session
 from llama_py.api.loading import LoadedModel
-from llama_py.engine.generation import Generation
 from llama_py.errors import (
     ConversationBusyError,
     ConversationMissingError,
@@ -118,14 +116,31 @@ class Conversations:
         return self._loaded.driver.run(self._held)
 
     def _held(self) -> list[HeldConversation]:
-        engine = self._loaded.engine
-        at_work = {
-            running.lease.sequence: _work(running)
-            for running in engine.requests.running
-            if running.lease is not None
-        }
+        at_work: dict[LiveSequence, Work] = {}
+        for running in self._loaded.engine.requests.running:
+            if running.lease is not None:
+                record = running.record
+                at_work[running.lease.sequence] = Work(
+                    running.number,
+                    record.n_prompt,
+                    record.reused,
+                    len(record.generated),
+                    running.request.generation.max_tokens,
+                    running.drafting is not None,
+                )
         live = sorted(self._loaded.cache.live.values(), key=lambda each: each.number)
-        return [_describe(each, at_work.get(each)) for each in live]
+        return [
+            HeldConversation(
+                each.number,
+                tuple(each.tokens),
+                each.busy,
+                each.session,
+                each.namespace,
+                each.last_used,
+                at_work.get(each),
+            )
+            for each in live
+        ]
 
     def in_memory(self, prompts: Sequence[tuple[Sequence[int], Hashable | None]]) -> list[int]:
         """How many tokens of each prompt need not be evaluated: a sequence or RAM has them.
@@ -134,20 +149,20 @@ class Conversations:
             prompts: tokens, and the namespace of the requests that have them.
         """
         live = [(each.namespace, np.array(each.tokens, np.int32)) for each in self.held()]
-        return [self._in_memory(np.array(each, np.int32), own, live) for each, own in prompts]
-
-    def _in_memory(
-        self,
-        tokens: NDArray[np.int32],
-        namespace: Hashable | None,
-        live: Sequence[tuple[Hashable, NDArray[np.int32]]],
-    ) -> int:
-        cache, own = self._loaded.cache, self._or_own(namespace)
-        counts = [_shared(tokens, each) for whose, each in live if whose == own]
-        store = cache.offload_store
-        if store is not None and not store.closed:
-            counts += [each.matched for each in store.find(tokens, cache.fingerprint(own))]
-        return max(counts, default=0)
+        most = []
+        for prompt, namespace in prompts:
+            tokens = np.array(prompt, np.int32)
+            cache, own = self._loaded.cache, self._or_own(namespace)
+            counts = [0]
+            for held in (each for whose, each in live if whose == own):
+                both = min(len(tokens), len(held))
+                parted = np.flatnonzero(tokens[:both] != held[:both])
+                counts.append(int(parted[0]) if parted.size else both)
+            store = cache.offload_store
+            if store is not None and not store.closed:
+                counts += [each.matched for each in store.find(tokens, cache.fingerprint(own))]
+            most.append(max(counts))
+        return most
 
     # -- out and in -----------------------------------------------------------------------------
 
@@ -282,8 +297,16 @@ class Conversations:
         """
         own = self._or_own(namespace)
         count = self._loaded.driver.run(lambda: self._forget(which, own))
-        if isinstance(which, str):
-            self._forget_stored(which, own)
+        if not isinstance(which, str):
+            return count
+        # What the stores have, and the checkpoints along it; the engine waits for no disk.
+        cache = self._loaded.cache
+        for store, key in by_session.stored_of(cache, which, own):
+            state = store.get(key)
+            store.discard(key)
+            if state is not None:
+                forget = partial(by_session.forget_checkpoints, cache, state.tokens, own)
+                self._loaded.driver.run(forget)
         return count
 
     def _forget(self, which: Which, namespace: Hashable) -> int:
@@ -292,16 +315,6 @@ class Conversations:
             return by_session.forget_sequence(cache, self._idle(which, namespace))
         self._check_idle(which, namespace)
         return by_session.forget_session(cache, which, namespace)
-
-    def _forget_stored(self, session: str, namespace: Hashable) -> None:
-        """What the stores have, and the checkpoints along it; the engine waits for no disk."""
-        cache = self._loaded.cache
-        for store, key in by_session.stored_of(cache, session, namespace):
-            state = store.get(key)
-            store.discard(key)
-            if state is not None:
-                forget = partial(by_session.forget_checkpoints, cache, state.tokens, namespace)
-                self._loaded.driver.run(forget)
 
     def rename(self, old: str, new: str, namespace: Hashable | None = None) -> None:
         """Hand over what there is of one session to another one, in memory and in the stores.
@@ -332,20 +345,16 @@ class Conversations:
         """
         count = self._loaded.driver.run(lambda: self._save(session, namespace))
         self._loaded.write_out(_PATIENCE)
-        written = self._written(session, namespace)
+        cache = self._loaded.cache
+        found = by_session.stored_of(cache, session, self._or_own(namespace))
+        known = (store.info(key) for store, key in found if store is cache.saved)
+        written = max((entry.length for entry in known if entry is not None), default=0)
         if written < count:
             raise StorageError(
                 f"of the {count} tokens of this session {written} are stored: the disk failed, as "
                 "the log says, or what is stored may not become as large"
             )
         return count
-
-    def _written(self, session: str, namespace: Hashable | None) -> int:
-        """How many tokens of a session the saving store has."""
-        cache = self._loaded.cache
-        found = by_session.stored_of(cache, session, self._or_own(namespace))
-        known = (store.info(key) for store, key in found if store is cache.saved)
-        return max((entry.length for entry in known if entry is not None), default=0)
 
     def _save(self, session: str, namespace: Hashable | None) -> int:
         sequence = self._idle(session, namespace)
@@ -383,34 +392,3 @@ def _check_idle(sequence: LiveSequence) -> None:
         raise ConversationBusyError(
             "a request is using this conversation; try again when it has ended"
         )
-
-
-def _shared(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
-    """How many tokens both begin with."""
-    most = min(len(one), len(other))
-    parted = np.flatnonzero(one[:most] != other[:most])
-    return int(parted[0]) if parted.size else most
-
-
-def _work(running: Generation) -> Work:
-    record = running.record
-    return Work(
-        running.number,
-        record.n_prompt,
-        record.reused,
-        len(record.generated),
-        running.request.generation.max_tokens,
-        running.drafting is not None,
-    )
-
-
-def _describe(sequence: LiveSequence, work: Work | None) -> HeldConversation:
-    return HeldConversation(
-        sequence.number,
-        tuple(sequence.tokens),
-        sequence.busy,
-        sequence.session,
-        sequence.namespace,
-        sequence.last_used,
-        work,
-    )

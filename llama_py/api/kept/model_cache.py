@@ -12,7 +12,7 @@ from llama_py.api.kept.states import LlamaState, SnapshotInfo, States
 from llama_py.api.runtime import Runtime
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ParameterError, ParameterTypeError, StateError, shown
-from llama_py.memory.sequences import LiveSequence, ResolvedPrompt, ReuseInfo
+from llama_py.memory.sequences import ResolvedPrompt, ReuseInfo
 from llama_py.options import PromptOptions
 from llama_py.params import GenerationParams, SamplingParams
 from llama_py.states.state import StoredState
@@ -138,7 +138,17 @@ class ModelCache:
 
     def _report(self) -> CacheReport:
         cache, context = self._runtime.loaded.cache, self._runtime.loaded.context
-        sequences = [self._describe(sequence) for sequence in cache.live.values()]
+        sequences: list[SequenceReport] = [
+            {
+                "sequence": sequence.number,
+                "tokens": len(sequence.tokens),
+                "bytes": context.state_size(sequence.number) if sequence.tokens else 0,
+                "busy": sequence.busy,
+                "pinned": cache.is_pinned(sequence),
+                "session": sequence.session,
+            }
+            for sequence in cache.live.values()
+        ]
         return {
             "kind": cache.traits.kind.value,
             "cells": context.n_ctx,
@@ -153,17 +163,6 @@ class ModelCache:
                 "snapshots": self._snapshots.nbytes,
             },
             "checkpoints": len(cache.checkpoints),
-        }
-
-    def _describe(self, sequence: LiveSequence) -> SequenceReport:
-        size = self._runtime.loaded.context.state_size
-        return {
-            "sequence": sequence.number,
-            "tokens": len(sequence.tokens),
-            "bytes": size(sequence.number) if sequence.tokens else 0,
-            "busy": sequence.busy,
-            "pinned": self._runtime.loaded.cache.is_pinned(sequence),
-            "session": sequence.session,
         }
 
     # -- stores ---------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ and never taken from a sequence that a request is using.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,7 +93,13 @@ class States:
         """In the engine's thread: a copy that has begun, the logits at its end, and the sequence
         that was made for it, if only a part of one is wanted."""
         cache = self._loaded.cache
-        sequence, count = self._source()
+        sequence, ended = self._by_hand.sequence, self._last.ended
+        if sequence is not None and sequence.tokens:
+            count = len(sequence.tokens)
+        elif sequence is not None or ended is None:
+            raise StateError("nothing was evaluated yet, so there is no state to save")
+        else:
+            sequence, count = self._find(ended)
         if length is None and len(sequence.tokens) == count:
             books = self._loaded.engine.requests
             logits = books.last_logits if sequence is books.last_sequence else None
@@ -108,15 +113,6 @@ class States:
         except BaseException:
             cache.drop(part)
             raise
-
-    def _source(self) -> tuple[LiveSequence, int]:
-        """The sequence to take a copy of, and how many of its tokens."""
-        sequence, ended = self._by_hand.sequence, self._last.ended
-        if sequence is not None and sequence.tokens:
-            return sequence, len(sequence.tokens)
-        if sequence is not None or ended is None:
-            raise StateError("nothing was evaluated yet, so there is no state to save")
-        return self._find(ended)
 
     def _find(self, ended: Record) -> tuple[LiveSequence, int]:
         """The sequence that holds the most of a request: it alone, or as its beginning."""
@@ -152,11 +148,10 @@ class States:
         self._loaded.driver.check()
         stored = self._checked(state).stored
         with self._loaded.loading(stored, self._loaded.cache.namespace) as loading:
-            self._loaded.driver.run(lambda: self._adopt(state, loading))
-
-    def _adopt(self, state: LlamaState, loading: StateLoad | None) -> None:
-        stored = self._checked(state).stored  # the adapters may be others now
-        self._by_hand.adopt(stored, state.logits, loading)
+            self._loaded.driver.run(
+                # It is checked again: the adapters may be others now.
+                lambda: self._by_hand.adopt(self._checked(state).stored, state.logits, loading)
+            )
 
     def bring_in(self, stored: StoredState) -> None:
         """Bring a state back for later calls.
@@ -212,18 +207,14 @@ class States:
             and _begins(text, sequence.text)
         ]
         best = max(fitting, key=lambda sequence: len(sequence.tokens), default=None)
-        offloaded = next(self._offloaded(session, text), None)
+        store, offloaded = cache.offload_store, None
+        if store is not None:
+            states = map(store.get, store.find_session(session, self._loaded.fingerprint))
+            own = (each for each in states if each is not None and _begins(text, each.text))
+            offloaded = next(own, None)
         if best is not None and (offloaded is None or len(best.tokens) >= len(offloaded.tokens)):
             return cache.saving.copy(best)
         return offloaded
-
-    def _offloaded(self, session: str, text: bytes) -> Iterator[StoredState]:
-        store = self._loaded.cache.offload_store
-        found = store.find_session(session, self._loaded.fingerprint) if store is not None else ()
-        for key in found:
-            state = store.get(key) if store is not None else None
-            if state is not None and _begins(text, state.text):
-                yield state
 
     def mostly_cached(self, prompt: Prompt) -> bool:
         """Whether more than half of a prompt need not be evaluated."""

@@ -110,7 +110,6 @@ class ScoringJob:
     def run(self) -> list[Score]:
         """See ``Llama.score``."""
         prefix, given = self._read()
-        self._check_sizes(prefix, given)
         found: dict[Tokens, list[float]] = {tokens: [] for tokens in given.tokens}
         if any(found):
             self._begun = prefix.tokens
@@ -127,9 +126,11 @@ class ScoringJob:
     # -- before anything is evaluated -----------------------------------------------------------
 
     def _read(self) -> tuple[Prefix, Continuations]:
+        """The tokens, all of which fit into the context."""
         prefix, continuations, options = self._arguments
         vocab = self._runtime.loaded.model.vocab
-        if _is_conversation(prefix):
+        listed = isinstance(prefix, Sequence) and not isinstance(prefix, (str, bytes))
+        if listed and any(isinstance(item, Mapping) for item in prefix):
             prompt = self._runtime.calls.prompt_of(prefix, options)
             if prompt.media:
                 raise ParameterError(
@@ -141,10 +142,8 @@ class ScoringJob:
             raise ParameterError(f"{next(iter(options))} has no meaning without messages")
         else:
             start = read_prefix(vocab, prefix)
-        return read_continuations(vocab, start, continuations)
-
-    def _check_sizes(self, prefix: Prefix, given: Continuations) -> None:
-        limit, count = self._runtime.loaded.facts.limit, len(prefix.tokens)
+        start, given = read_continuations(vocab, start, continuations)
+        limit, count = self._runtime.loaded.facts.limit, len(start.tokens)
         if count > limit:
             raise ContextOverflowError(count, limit, limit, "the prefix")
         for index, tokens in enumerate(given.tokens):
@@ -152,6 +151,7 @@ class ScoringJob:
             if count + len(tokens) - 1 > limit:
                 what = f"the prefix with continuations[{index}]"
                 raise ContextOverflowError(count + len(tokens), limit, limit + 1, what)
+        return start, given
 
     # -- the beginning --------------------------------------------------------------------------
 
@@ -180,14 +180,6 @@ class ScoringJob:
         live = self._runtime.loaded.cache.live.get(sequence.number) is sequence
         return live and sequence.tokens[:count] == [*self._begun]
 
-    def _there(self) -> bool:
-        """Whether the beginning is still in memory."""
-
-        def look() -> bool:
-            return self._sequence is not None and self._holds(self._sequence)
-
-        return self._runtime.loaded.driver.run(look)
-
     def _let_go(self) -> None:
         sequence, self._sequence = self._sequence, None
         if sequence is not None:
@@ -207,17 +199,17 @@ class ScoringJob:
         # Those of one length end together.
         longer = sorted((tokens for tokens in found if len(tokens) > 1), key=len)
         while longer:
-            if not self._there():
+            driver = self._runtime.loaded.driver
+            # The beginning may have left the memory meanwhile.
+            if not driver.run(lambda: self._sequence is not None and self._holds(self._sequence)):
                 self._let_go()
                 self._begin()
-            del longer[: self._score_some(longer[: self._width()], found)]
-
-    def _width(self) -> int:
-        """How many run side by side: where there is room, or in the place of idle conversations,
-        but not of most of them."""
-        most = self._runtime.loaded.context.n_seq_max
-        free = most - len(self._runtime.loaded.cache.live)
-        return max(1, free, most // 2)
+            # They run side by side: where there is room, or in the place of idle conversations,
+            # but not of most of them.
+            most = self._runtime.loaded.context.n_seq_max
+            free = most - len(self._runtime.loaded.cache.live)
+            width = max(1, free, most // 2)
+            del longer[: self._score_some(longer[:width], found)]
 
     def _score_some(self, some: Sequence[Tokens], found: dict[Tokens, list[float]]) -> int:
         """Score these, or the first of them if the queue is full; how many that were."""
@@ -266,8 +258,3 @@ class ScoringJob:
                     raise event.error
         self._running = None
         return events.records
-
-
-def _is_conversation(prefix: Any) -> bool:
-    listed = isinstance(prefix, Sequence) and not isinstance(prefix, (str, bytes))
-    return listed and any(isinstance(item, Mapping) for item in prefix)

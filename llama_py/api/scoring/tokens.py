@@ -86,20 +86,20 @@ def read_continuations(
             f"continuations must be a list of texts or of token ids, not {continuations!r}"
         )
     border = _Border(vocab, prefix)
-    parts = [_one(vocab, border, item, index) for index, item in enumerate(continuations)]
+    parts: list[tuple[int, Tokens]] = []
+    for index, item in enumerate(continuations):
+        name = f"continuations[{index}]"
+        if isinstance(item, str):
+            parts.append(border.continue_with(whole_text(item, name).encode()))
+        else:
+            parts.append((border.place, _ids(vocab, item, name, "a text or token ids")))
     start = min((place for place, _ in parts), default=len(prefix.tokens))
     tokens = [(*prefix.tokens[start:place], *own) for place, own in parts]
     texts = [
-        item if isinstance(item, str) else _text(vocab, own)
+        item if isinstance(item, str) else whole_characters(vocab.detokenize(own, special=True))
         for item, (_, own) in zip(continuations, parts, strict=True)
     ]
     return Prefix(prefix.tokens[:start], prefix.text), Continuations(tokens, texts)
-
-
-def _one(vocab: Vocab, border: _Border, item: Any, index: int) -> tuple[int, Tokens]:
-    if isinstance(item, str):
-        return border.continue_with(whole_text(item, f"continuations[{index}]").encode())
-    return border.place, _ids(vocab, item, f"continuations[{index}]", "a text or token ids")
 
 
 def _ids(vocab: Vocab, value: Any, name: str, what: str) -> Tokens:
@@ -110,10 +110,6 @@ def _ids(vocab: Vocab, value: Any, name: str, what: str) -> Tokens:
     for token in items:
         check_number(f"{name}: token", token, 0, vocab.n_tokens - 1, integer=True)
     return tuple(int(token) for token in items)
-
-
-def _text(vocab: Vocab, tokens: Tokens) -> str:
-    return whole_characters(vocab.detokenize(tokens, special=True))
 
 
 class _Border:
@@ -128,7 +124,11 @@ class _Border:
         self._vocab, self._text_keys = vocab, TextKeys(vocab)
         self._may_melt = prefix.text is not None
         if prefix.text is not None:
-            self._tail = _last(prefix.text)
+            tail = prefix.text[-_TAIL:]
+            first = 0  # of a whole character
+            while first < len(tail) < len(prefix.text) and tail[first] & 0xC0 == 0x80:
+                first += 1
+            self._tail = tail[first:]
         else:
             last = prefix.tokens[-_TAIL_TOKENS:]
             self._tail = b"".join([vocab.piece(token) for token in last])
@@ -147,26 +147,14 @@ class _Border:
             place = self.place - (len(alone) - shared)
             if place > 0:
                 return place, tuple(whole[shared:])
-        return self.place, tuple(self._behind(text))
-
-    def _behind(self, text: bytes) -> list[int]:
-        """The tokens of a text as they are behind the tail, if a token ends there."""
-        whole = self._text_keys.mark(self._tail + text)
-        tokens = self._text_keys.read(whole, add_special=False)
-        offsets = align(self._text_keys, tokens, whole.key)
-        (place,) = whole.in_key([len(self._tail)])
-        if offsets is not None and place in offsets:
-            return tokens[int(np.searchsorted(offsets, place)) :]
-        return self._text_keys.read_apart(text, parse_special=True)
+        # Its tokens are those that it has behind the tail, if a token ends there.
+        marked = self._text_keys.mark(self._tail + text)
+        tokens = self._text_keys.read(marked, add_special=False)
+        offsets = align(self._text_keys, tokens, marked.key)
+        (end,) = marked.in_key([len(self._tail)])
+        if offsets is not None and end in offsets:
+            return self.place, tuple(tokens[int(np.searchsorted(offsets, end)) :])
+        return self.place, tuple(self._text_keys.read_apart(text, parse_special=True))
 
     def _tokenize(self, text: bytes) -> list[int]:
         return self._vocab.tokenize(text, add_special=False, parse_special=True)
-
-
-def _last(text: bytes) -> bytes:
-    """The end of a text, from a whole character on."""
-    tail = text[-_TAIL:]
-    first = 0
-    while first < len(tail) and len(tail) < len(text) and tail[first] & 0xC0 == 0x80:
-        first += 1
-    return tail[first:]

@@ -218,19 +218,14 @@ class ChatSession:
             session_id=self.session_id,
             **options,
         )
-        kept = self._note_dropped(messages, getattr(chunks, "dropped", None))
+        report: OverflowReport | None = getattr(chunks, "dropped", None)
+        left_out = {*report.places} if report is not None else set()
+        self.dropped = [messages[place] for place in sorted(left_out)]
+        kept = [dict(each) for place, each in enumerate(messages) if place not in left_out]
         reply = TurnStream(self._commit, kept, chunks)
         self._reply = weakref.ref(reply)
         reply.begin()  # the chunk with the role: from here on, closing the stream cancels it
         return reply if stream else reply.read()
-
-    def _note_dropped(
-        self, messages: list[Message], report: OverflowReport | None
-    ) -> list[Message]:
-        """Copies of the messages that were not left out."""
-        left_out = {*report.places} if report is not None else set()
-        self.dropped = [messages[place] for place in sorted(left_out)]
-        return [dict(each) for place, each in enumerate(messages) if place not in left_out]
 
     def _give_up_reply(self) -> None:
         """Else the reply to the conversation as it was would put that back when it has come."""
@@ -325,23 +320,17 @@ class ChatSession:
             StorageError: it cannot be written; an older file is as it was. Also an ``OSError``.
         """
         store = self._llm.cache if state else None
-        session_file.save(store, self._snapshot(), path, self._of_prompt())
-
-    def _options(self) -> TurnOptions:
-        """What a session like this one is made with."""
-        return {**self._defaults, "tools": self._tools, "overflow": self.overflow}
-
-    def _of_prompt(self) -> dict[str, Any]:
-        """The session's options that a prompt may depend on."""
-        return dict(self._defaults)
-
-    def _snapshot(self) -> dict[str, Any]:
-        return {
+        held = {
             "session_id": self.session_id,
             "messages": self._messages,
             "tool_results": self._results,
             "tools": self._tools,
         }
+        session_file.save(store, held, path, dict(self._defaults))
+
+    def _options(self) -> TurnOptions:
+        """What a session like this one is made with."""
+        return {**self._defaults, "tools": self._tools, "overflow": self.overflow}
 
     @classmethod
     def load(

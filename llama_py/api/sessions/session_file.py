@@ -58,7 +58,14 @@ def save(
         options: the session's options for ``create_chat_completion``.
     """
     path = _as_path(path)
-    state = _state_if_possible(cache, session, options) if cache is not None else None
+    state: StoredState | None = None
+    if cache is not None:
+        messages = [*session["messages"], *session["tool_results"]]
+        options = {"tools": session["tools"], **options}
+        try:  # the state only saves work: whatever is in its way must not cost the conversation
+            state = cache.state_of(messages, session["session_id"], options)
+        except (LlamaError, MemoryError) as error:  # a template may refuse an unfinished call
+            _log.warning("the state of the conversation is not saved: %s", error)
     try:
         _write(path, session, state)
     except OSError as error:
@@ -104,12 +111,8 @@ def _write(path: Path, session: Mapping[str, Any], state: StoredState | None) ->
         new_state.unlink(missing_ok=True)
     if described is None:
         _state_path(path).unlink(missing_ok=True)
-    _remove_others(folder, names | more)
-
-
-def _remove_others(folder: Path, names: set[str]) -> None:
-    """Pictures that the conversation does not have any more."""
-    if folder.is_dir():
+    if folder.is_dir():  # it may have pictures that the conversation does not have any more
+        names |= more
         for each in folder.iterdir():
             if each.name not in names:
                 each.unlink(missing_ok=True)
@@ -136,35 +139,12 @@ def _write_state(path: Path, state: StoredState) -> dict[str, Any]:
     return {"key": key, "head_bytes": payload.head_bytes, "file_bytes": payload.file_bytes}
 
 
-def _state_if_possible(
-    cache: ModelCache, session: Mapping[str, Any], options: Mapping[str, Any]
-) -> StoredState | None:
-    """The state only saves work: whatever is in its way must not cost the conversation."""
-    messages = [*session["messages"], *session["tool_results"]]
-    options = {"tools": session["tools"], **options}
-    try:
-        return cache.state_of(messages, session["session_id"], options)
-    except (LlamaError, MemoryError) as error:  # a template may refuse an unfinished tool call
-        _log.warning("the state of the conversation is not saved: %s", error)
-        return None
-
-
 # ---- reading ---------------------------------------------------------------------------------
 
 
 def load(cache: ModelCache, path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a session, and bring its state into memory if there is one that fits."""
     path = _as_path(path)
-    saved = _read(path)
-    if saved["state"] is not None:
-        try:
-            _bring_in(cache, path, saved)
-        except (LlamaError, OSError, MemoryError, ValueError, KeyError, AssertionError) as error:
-            _log.warning("%s: the saved state is not used: %s", path, error)
-    return saved
-
-
-def _read(path: Path) -> dict[str, Any]:
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -178,7 +158,13 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path} has version {saved.get('version')!r} of the format, and this llama_py reads "
             f"version {_VERSION}"
         )
-    return _checked(path, saved)
+    saved = _checked(path, saved)
+    if saved["state"] is not None:
+        try:
+            _bring_in(cache, path, saved)
+        except (LlamaError, OSError, MemoryError, ValueError, KeyError, AssertionError) as error:
+            _log.warning("%s: the saved state is not used: %s", path, error)
+    return saved
 
 
 def _checked(path: Path, saved: dict[str, Any]) -> dict[str, Any]:
@@ -202,20 +188,20 @@ def _checked(path: Path, saved: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _described(state: Any) -> tuple[str, int, int]:
-    """Key, size of the head, and size of the file, as ``_write_state`` noted them."""
-    if isinstance(state, dict):
-        key, head, size = (state.get(name) for name in ("key", "head_bytes", "file_bytes"))
-        if isinstance(key, str) and type(head) is int and type(size) is int and 0 < head < size:
-            return key, head, size
-    raise StateError("its description is damaged")
-
-
 def _bring_in(cache: ModelCache, path: Path, saved: Mapping[str, Any]) -> None:
     state, name = saved["state"], _state_path(path)
     if isinstance(state, dict) and "whole" in state:
         with FileIO(str(name)) as file:
             stored = read_whole(file, name)
-    else:
-        stored = read_state(name, *_described(state))
+    else:  # as ``_write_state`` noted it
+        described = state if isinstance(state, dict) else {}
+        key, head, size = (described.get(each) for each in ("key", "head_bytes", "file_bytes"))
+        if (
+            not isinstance(key, str)
+            or type(head) is not int
+            or type(size) is not int
+            or not 0 < head < size
+        ):
+            raise StateError("its description is damaged")
+        stored = read_state(name, key, head, size)
     cache.bring_in(stored, saved["session_id"])

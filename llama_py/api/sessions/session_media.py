@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -75,7 +76,7 @@ def without_files(messages: _Messages, folder: Path) -> tuple[list[Any], set[str
             part.replace(path)
         return _SCHEME + name
 
-    return [_replaced(message, keep) for message in messages], names
+    return [_changed(message, partial(_without_file, keep=keep)) for message in messages], names
 
 
 def with_files(messages: Any, folder: Path) -> Any:
@@ -86,45 +87,36 @@ def with_files(messages: Any, folder: Path) -> Any:
     """
     if not isinstance(messages, list):
         return messages
-    return [_filled(message, folder) for message in messages]
+    return [_changed(message, partial(_with_file, folder=folder)) for message in messages]
 
 
-def _replaced(message: Mapping[str, Any], keep: Any) -> Mapping[str, Any]:
-    content = message.get("content")
+def _changed(message: Any, change: Callable[[Any], Any]) -> Any:
+    """The message with every part of its content changed."""
+    content = message.get("content") if isinstance(message, Mapping) else None
     if not isinstance(content, list):
         return message
-    return {**message, "content": [_without_file(part, keep) for part in content]}
+    return {**message, "content": [change(part) for part in content]}
 
 
-def _without_file(part: Any, keep: Any) -> Any:
+def _without_file(part: Any, keep: Callable[[bytes], str]) -> Any:
+    """A part that names its file, if it has one in itself."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
     try:
-        for holder, field, data in _files_of(part):
-            return {**part, part["type"]: {**holder, field: keep(data)}}
+        if kind == "image_url":
+            given = part.get("image_url")
+            holder = given if isinstance(given, Mapping) else {"url": given}
+            url = holder.get("url")
+            if isinstance(url, str) and url.startswith("data:"):
+                data = read_url(url, "a picture", MediaLimits())
+                return {**part, "image_url": {**holder, "url": keep(data)}}
+        if kind == "input_audio" and isinstance(part.get("input_audio"), Mapping):
+            holder = part["input_audio"]
+            if isinstance(encoded := holder.get("data"), str):
+                data = read_url(f"data:;base64,{encoded}", "a sound", MediaLimits())
+                return {**part, "input_audio": {**holder, "data": keep(data)}}
     except MediaError:  # what it is was never asked: it stays as it is
         pass
     return part
-
-
-def _files_of(part: Any) -> Iterator[tuple[Mapping[str, Any], str, bytes]]:
-    """Of a part with a file in itself: what holds it, its field there, and the bytes."""
-    if not isinstance(part, Mapping):
-        return
-    if part.get("type") == "image_url":
-        given = part.get("image_url")
-        holder = given if isinstance(given, Mapping) else {"url": given}
-        url = holder.get("url")
-        if isinstance(url, str) and url.startswith("data:"):
-            yield holder, "url", read_url(url, "a picture", MediaLimits())
-    if part.get("type") == "input_audio" and isinstance(part.get("input_audio"), Mapping):
-        holder = part["input_audio"]
-        if isinstance(data := holder.get("data"), str):
-            yield holder, "data", read_url(f"data:;base64,{data}", "a sound", MediaLimits())
-
-
-def _filled(message: Any, folder: Path) -> Any:
-    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
-        return message
-    return {**message, "content": [_with_file(part, folder) for part in message["content"]]}
 
 
 def _with_file(part: Any, folder: Path) -> Any:
@@ -135,20 +127,17 @@ def _with_file(part: Any, folder: Path) -> Any:
     name = holder.get(field)
     if not isinstance(name, str) or not name.startswith(_SCHEME):
         return part
-    data = _read(folder, name.removeprefix(_SCHEME))
+    own = name.removeprefix(_SCHEME)
+    if not _NAME.fullmatch(own):
+        raise StateError(f"the saved conversation names a picture {own!r}, which is no digest")
+    path = folder / own
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StateError(f"the picture or sound {path} cannot be read: {error}") from None
+    if hashlib.sha256(data).hexdigest() != own.partition(".")[0]:
+        raise StateError(f"the picture or sound {path} is not what it was")
     encoded = base64.b64encode(data).decode()
     media_type = look_at(data, name).media_type
     value = f"data:{media_type};base64,{encoded}" if field == "url" else encoded
     return {**part, kind: {**holder, field: value}}
-
-
-def _read(folder: Path, name: str) -> bytes:
-    if not _NAME.fullmatch(name):
-        raise StateError(f"the saved conversation names a picture {name!r}, which is no digest")
-    try:
-        data = (folder / name).read_bytes()
-    except OSError as error:
-        raise StateError(f"the picture or sound {folder / name} cannot be read: {error}") from None
-    if hashlib.sha256(data).hexdigest() != name.partition(".")[0]:
-        raise StateError(f"the picture or sound {folder / name} is not what it was")
-    return data

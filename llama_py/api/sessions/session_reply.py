@@ -141,24 +141,18 @@ class TurnStream(Iterator[str]):
         if partial:
             message.pop("tool_calls", None)
         elif choice["finish_reason"] in ("length", "stop") and "tool_calls" in message:
-            message = _without_broken_calls(message)
+            # A reply that was cut off is kept without the call that nobody can answer.
+            calls = message.pop("tool_calls")
+            whole = [call for call in calls if is_object(call["function"]["arguments"])]
+            message.setdefault("content", "")
+            if whole:
+                message["tool_calls"] = whole
         elif choice["finish_reason"] not in _COMPLETE:
             raise LlamaError(
                 f"the reply ended early ({choice['finish_reason']}); the conversation is as it was "
                 "before, so send the message again"
             )
         self._commit_turn([*self._messages, message], response)
-
-
-def _without_broken_calls(message: Message) -> Message:
-    """What a reply that was cut off said, without the call that nobody can answer."""
-    calls = message.pop("tool_calls")
-    whole = [call for call in calls if is_object(call["function"]["arguments"])]
-    return {
-        **message,
-        "content": message.get("content", ""),
-        **({"tool_calls": whole} if whole else {}),
-    }
 
 
 def _text_of(response: Mapping[str, Any]) -> str:
