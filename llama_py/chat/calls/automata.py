@@ -269,10 +269,7 @@ class _Net:
                 self.free[start].append(first)
                 self.free[self.build(part, first)].append(end)
             return end
-        return self._repeat(piece, start)
-
-    def _repeat(self, piece: Piece, start: int) -> int:
-        (part,) = piece.parts
+        (part,) = piece.parts  # of a repetition
         for _ in range(piece.least):
             start = self.build(part, start)
         if piece.most == -1:

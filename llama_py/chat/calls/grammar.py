@@ -420,8 +420,15 @@ class _CallWriter:
         tag = node["tag"]
         if tag == peg.CONTENT:
             return self._content(node, place)
-        if tag == peg.ARGS and not self._arena.arguments(at):
-            return self._all_arguments(at, node, place)
+        if tag == peg.ARGS and not self._arena.arguments(at):  # they are one object, or none
+            schema, defs = self._schema(place)
+            if self._form.notation == "peg-gemma4":
+                return [[self._values.gemma({"type": "object", **schema}, defs)]]
+            if "schema" not in self._arena.kinds(at):
+                return self._lang(node["child"], place)
+            if isinstance(schema, Mapping):
+                schema = {key: value for key, value in schema.items() if key != "$defs"}
+            return [[self._values.json(schema, defs)]]
         if place.argument and tag == peg.STRING_VALUE:
             return self._text_value(at, node, place)
         if place.argument and tag == peg.VALUE:
@@ -450,17 +457,6 @@ class _CallWriter:
         if place.argument:
             return (schema.get("properties") or {}).get(place.argument, True), defs
         return schema, defs
-
-    def _all_arguments(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
-        """Arguments that are one object."""
-        schema, defs = self._schema(place)
-        if self._form.notation == "peg-gemma4":
-            return [[self._values.gemma({"type": "object", **schema}, defs)]]
-        if "schema" not in self._arena.kinds(at):
-            return self._lang(node["child"], place)  # there are none
-        if isinstance(schema, Mapping):
-            schema = {key: value for key, value in schema.items() if key != "$defs"}
-        return [[self._values.json(schema, defs)]]
 
     def _arguments(self, nodes: Sequence[int], place: _PiecePlace) -> _Lang:
         """A list of arguments, each at most once, in any order if they are few."""
