@@ -36,7 +36,9 @@ def scan_strings(buffer: mmap.mmap, at: int, count: int) -> tuple[_Offsets, _Off
     while count > 0 and size - at >= 8:
         begin = at
         window = min(size - at, _WINDOW, 64 + 24 * count)
-        found, found_lengths = _short_strings(buffer, at, window)
+        words = np.ndarray((window - 7,), "<u8", buffer, at, (1,))
+        places = np.flatnonzero(words < 256)
+        found, found_lengths = places + at, words[places].astype(np.int64)
         breaks = np.flatnonzero(found[1:] != (found + 8 + found_lengths)[:-1])
         while count > 0 and size - at >= 8 and at - begin < window - 7:
             first = int(np.searchsorted(found, at))
@@ -58,13 +60,6 @@ def scan_strings(buffer: mmap.mmap, at: int, count: int) -> tuple[_Offsets, _Off
     if at > size:  # the last string of a chain runs past the end
         starts[-1], lengths[-1] = starts[-1][:-1], lengths[-1][:-1]
     return _joined(starts), _joined(lengths)
-
-
-def _short_strings(buffer: mmap.mmap, at: int, window: int) -> tuple[_Offsets, _Offsets]:
-    """Find all places of the window that look like the length of a short string."""
-    words = np.ndarray((window - 7,), "<u8", buffer, at, (1,))
-    found = np.flatnonzero(words < 256)
-    return found + at, words[found].astype(np.int64)
 
 
 def _joined(parts: list[_Offsets]) -> _Offsets:
@@ -140,14 +135,11 @@ def unspelled_byte(buffer: mmap.mmap, at: int, count: int) -> int | None:
         size = 4 if escaped[:1] == b"x" else 2
         if length < size:  # spells nothing
             continue
-        byte = _hex(escaped[1:]) if size == 4 else _ESCAPES.get(escaped[0], escaped[0])
+        byte = _ESCAPES.get(escaped[0], escaped[0])
+        if size == 4:  # llama.cpp reads any two characters as hexadecimal digits
+            high, low = (d - ord("a") + 10 if d >= ord("a") else d - ord("0") for d in escaped[1:])
+            byte = (high * 16 + low) % 256
         begun.add(byte)
         if length == size:
             alone.add(byte)
     return min(begun - alone, default=None)
-
-
-def _hex(digits: bytes) -> int:
-    """Two hexadecimal digits, as llama.cpp reads them: whatever they are."""
-    high, low = (each - ord("a") + 10 if each >= ord("a") else each - ord("0") for each in digits)
-    return (high * 16 + low) % 256
