@@ -89,8 +89,12 @@ def _look_closer(value: Any, where: str, depth: int) -> None:
         return
     if isinstance(value, str):
         whole_text(value, where)
-    elif isinstance(value, (int, float)):
-        _check_size(value, where)
+    elif isinstance(value, int):
+        if value.bit_length() > _MOST_BITS:
+            raise ParameterError(f"{where} is an integer of {value.bit_length()} bits")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ParameterError(f"{where} is {value}, which JSON cannot express; use null")
     elif depth == _MAX_DEPTH:
         raise ParameterError(f"{where} is nested more than {_MAX_DEPTH} levels deep")
     elif isinstance(value, Mapping):
@@ -104,11 +108,3 @@ def _look_closer(value: Any, where: str, depth: int) -> None:
             _look_closer(item, f"{where}[{index}]", depth + 1)
     else:
         raise ParameterTypeError(f"{where} is {shown(value)}, which is not a value of JSON")
-
-
-def _check_size(value: float, where: str) -> None:
-    if isinstance(value, int):
-        if value.bit_length() > _MOST_BITS:
-            raise ParameterError(f"{where} is an integer of {value.bit_length()} bits")
-    elif not math.isfinite(value):
-        raise ParameterError(f"{where} is {value}, which JSON cannot express; use null")

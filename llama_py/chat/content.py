@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import secrets
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import Any
@@ -56,7 +56,13 @@ def render_content(
     mode = request.special_tokens_in_content or mode
     if mode == "parse":
         return render(request)
-    texts = _texts_of(request.messages)
+    texts = [
+        _Item(index, path, text)
+        for index, message in enumerate(request.messages)
+        if message.role in _FOREIGN
+        for path, text in _fields(message)
+        if text
+    ]
     cuts = _cuts(texts, markup()) if texts else {}
     if not cuts:
         return render(request)
@@ -85,16 +91,6 @@ class _Item:
     index: int
     path: _Path
     text: str
-
-
-def _texts_of(messages: Sequence[Message]) -> list[_Item]:
-    return [
-        _Item(index, path, text)
-        for index, message in enumerate(messages)
-        if message.role in _FOREIGN
-        for path, text in _fields(message)
-        if text
-    ]
 
 
 def _fields(message: Message) -> Iterator[tuple[_Path, str]]:
@@ -149,7 +145,11 @@ def _cuts(texts: Sequence[_Item], markup: Markup) -> _Cuts:
     whole = [item.text for item in texts]
     trimmed = [text.strip() for text in whole]
     for pieces in (whole, trimmed) if len(texts) > 1 and trimmed != whole else (whole,):
-        for number, offset, found in _joined(pieces, markup):
+        starts = [0, *accumulate(map(len, pieces))]
+        for at, found in markup.find("".join(pieces)):
+            last = at + len(found) - 1
+            number = bisect_right(starts, last) - 1
+            offset = last - starts[number]
             if pieces is trimmed:
                 offset += len(whole[number]) - len(whole[number].lstrip())
             cuts.setdefault(number, set()).add((offset, found))
@@ -157,15 +157,6 @@ def _cuts(texts: Sequence[_Item], markup: Markup) -> _Cuts:
         for offset, found in _in_json(text, markup):
             cuts.setdefault(number, set()).add((offset, found))
     return {number: sorted(some) for number, some in cuts.items()}
-
-
-def _joined(pieces: Sequence[str], markup: Markup) -> Iterator[tuple[int, int, str]]:
-    """(number of the piece, offset of the cut, markup), as if the pieces were one text."""
-    starts = [0, *accumulate(map(len, pieces))]
-    for at, found in markup.find("".join(pieces)):
-        last = at + len(found) - 1
-        number = bisect_right(starts, last) - 1
-        yield number, last - starts[number], found
 
 
 def _in_json(text: str, markup: Markup) -> Iterator[tuple[int, str]]:
@@ -220,14 +211,11 @@ class _Seams:
         """The text with a seam at each cut."""
         out, at = list[str](), 0
         for offset, found in cuts:
-            out += (text[at:offset], self._seam(found))
+            # The same markup always gets the same seam: templates sort and compare.
+            number = self._numbers.setdefault(found, len(self._numbers))
+            out += (text[at:offset], f"{self._secret}{number:06x}")
             at = offset
         return "".join((*out, text[at:]))
-
-    def _seam(self, found: str) -> str:
-        # The same markup always gets the same seam: templates sort and compare.
-        number = self._numbers.setdefault(found, len(self._numbers))
-        return f"{self._secret}{number:06x}"
 
     def without(self, text: str) -> str:
         """The text with its seams removed."""
@@ -278,15 +266,10 @@ def _with_seams(
         out[item.index] = _changed(out[item.index], item.path, changed)
         if item.path[-1] == "call_id":
             renamed[item.text] = changed
-    return tuple(_renamed(message, renamed) for message in out) if renamed else tuple(out)
-
-
-def _renamed(message: Message, ids: Mapping[str, str]) -> Message:
-    """The message with the ids of its calls changed in the same way as those of their results."""
-    if not any(isinstance(part, ToolCall) and part.id in ids for part in message.parts):
-        return message
-    parts = (
-        replace(part, id=ids.get(part.id, part.id)) if isinstance(part, ToolCall) else part
-        for part in message.parts
-    )
-    return replace(message, parts=tuple(parts))
+    # The ids of calls change in the same way as those of their results.
+    for index, message in enumerate(out):
+        for place, part in enumerate(message.parts):
+            if isinstance(part, ToolCall) and part.id in renamed:
+                path = ("parts", place, "id")
+                out[index] = _changed(out[index], path, renamed[part.id])
+    return tuple(out)

@@ -45,7 +45,14 @@ def enforceable(tools: Sequence[Tool]) -> tuple[Tool, ...]:
     Args:
         tools: with schemas that can be written as JSON.
     """
-    checked = [_enforceable(tool) for tool in tools]
+    checked = []
+    for tool in tools:
+        text = json.dumps(tool.parameters)
+        problem, found = (_known_look if len(text) <= _LONGEST_KNOWN else _look)(text)
+        if problem:
+            why = shown(problem, 300)
+            _log.info("not all parameters of the tool %r are enforced: %s", tool.name, why)
+        checked.append(replace(tool, enforced=json.loads(found)) if problem else tool)
     if _fit(checked):
         return tuple(checked)
     with_types = _weakened(checked, _with_types)
@@ -78,16 +85,6 @@ def render_leniently(
 # ---- one tool --------------------------------------------------------------------------------
 
 
-def _enforceable(tool: Tool) -> Tool:
-    text = json.dumps(tool.parameters)
-    look = _known_look if len(text) <= _LONGEST_KNOWN else _look
-    problem, found = look(text)
-    if not problem:
-        return tool
-    _log.info("not all parameters of the tool %r are enforced: %s", tool.name, shown(problem, 300))
-    return replace(tool, enforced=json.loads(found))
-
-
 def _look(text: str) -> tuple[str, str]:
     """Why a schema cannot be enforced, "" if it can; and what can be, as JSON text."""
     schema = json.loads(text)
@@ -118,19 +115,15 @@ def _weaker(schema: Mapping[str, Any], in_parts: bool) -> Iterator[Mapping[str, 
     """Weaker and weaker schemas; the last one always works."""
     properties = schema.get("properties")
     if in_parts and isinstance(properties, Mapping) and len(properties) <= _MOST_TRIED:
-        yield _in_parts(schema)
+        # Those arguments are free that cannot be enforced.
+        kept = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+        tried = {
+            name: _type_of(part) if _problem({**kept, **_object({name: part}, ())}) else part
+            for name, part in properties.items()
+        }
+        yield {**kept, **_object(tried, schema.get("required"))}
     yield _only_types(schema)
     yield _ANY
-
-
-def _in_parts(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of an object, with those arguments free that cannot be enforced."""
-    kept = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    tried = {
-        name: _type_of(part) if _problem({**kept, **_object({name: part}, ())}) else part
-        for name, part in schema["properties"].items()
-    }
-    return {**kept, **_object(tried, schema.get("required"))}
 
 
 def _only_types(schema: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -166,7 +159,8 @@ def _with_any_arguments(tool: Tool) -> Tool:
 
 def _weakened(tools: Sequence[Tool], weaker: Callable[[Tool], Tool]) -> list[Tool]:
     """The tools, as few as possible of the largest ones weakened."""
-    by_size = sorted(range(len(tools)), key=lambda place: -_size(tools[place]))
+    sizes = [len(json.dumps(tool.schema_of_calls)) for tool in tools]
+    by_size = sorted(range(len(tools)), key=lambda place: -sizes[place])
     low, high = 1, len(tools)
     while low < high:
         middle = (low + high) // 2
@@ -182,10 +176,6 @@ def _changed(
 ) -> list[Tool]:
     chosen = {*places}
     return [change(tool) if i in chosen else tool for i, tool in enumerate(tools)]
-
-
-def _size(tool: Tool) -> int:
-    return len(json.dumps(tool.schema_of_calls))
 
 
 def _fit(tools: Sequence[Tool]) -> bool:

@@ -64,7 +64,8 @@ def render_media(
             f"messages has {len(found)} pictures and sounds; at most {most} are allowed (max_media)"
         )
     media = [read(part, where) for where, part in found]
-    secret = _secret_of(request.messages)
+    # The same for prompts that are compared with each other; another one if a message has it.
+    secret = _SECRET if _SECRET not in repr(request.messages) else secrets.token_hex(12)
     counted = iter(range(len(found)))
     messages = tuple(
         replace(message, parts=tuple(_marked(part, secret, counted) for part in message.parts))
@@ -83,12 +84,6 @@ def render_media(
     return replace(
         rendered, media=tuple((start, end, media[number]) for start, end, number in places)
     )
-
-
-def _secret_of(messages: Sequence[Message]) -> str:
-    """The same for prompts that are compared with each other; another one if a message has it."""
-    known = repr(messages)
-    return _SECRET if _SECRET not in known else secrets.token_hex(12)
 
 
 def _marker(secret: str, number: str) -> str:

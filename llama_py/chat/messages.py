@@ -37,19 +37,6 @@ def check_names(tools: Sequence[Tool]) -> None:
         raise ParameterError(f"two tools are called {twice!r}; a call could mean either")
 
 
-def _check_template_kwargs(given: Any) -> None:
-    """Raise unless these are further variables for a template."""
-    if not isinstance(given, Mapping):
-        raise ParameterTypeError(f"chat_template_kwargs must be an object, not {shown(given)}")
-    check_json(given, "chat_template_kwargs")
-    for name in _NO_VARIABLES:
-        if name in given:
-            raise ParameterError(
-                f"chat_template_kwargs.{name} would replace the conversation's own; pass {name} as "
-                "an argument of the call"
-            )
-
-
 def _check_messages(messages: Sequence[Message]) -> None:
     if not messages:
         raise ParameterError("messages is empty; a chat needs at least one message")
@@ -122,7 +109,14 @@ class ChatRequest:
 
     def __post_init__(self) -> None:
         _check_messages(self.messages)
-        self._settle_tools()
+        # With the choice "none", tools are not listed, because the model would write a call as
+        # text. A conversation that contains calls keeps the list, and with it its cached prefix.
+        usable = self.tool_choice.mode != "none"
+        called = any(map(_is_about_tools, self.messages))
+        listed = self.tools if called or usable else ()
+        object.__setattr__(self, "shown_tools", listed)
+        object.__setattr__(self, "about_tools", called or bool(listed))
+        object.__setattr__(self, "uses_tools", bool(self.tools) and usable)
         if self.tools:
             check_names(self.tools)
         self._check_choice()
@@ -130,8 +124,6 @@ class ChatRequest:
             check_bounds(self.schema)
         if self.tools:
             check_tools([tool.schema_of_calls for tool in self.tools], self.tool_names)
-        if self.template_kwargs != {}:
-            _check_template_kwargs(self.template_kwargs)
         self._check_options()
         self._check_continuation()
 
@@ -147,6 +139,18 @@ class ChatRequest:
             raise ParameterError('tool_choice is "required", but there are no tools')
 
     def _check_options(self) -> None:
+        variables: Any = self.template_kwargs
+        if not isinstance(variables, Mapping):
+            raise ParameterTypeError(
+                f"chat_template_kwargs must be an object, not {shown(variables)}"
+            )
+        check_json(variables, "chat_template_kwargs")
+        for name in _NO_VARIABLES:
+            if name in variables:
+                raise ParameterError(
+                    f"chat_template_kwargs.{name} would replace the conversation's own; pass "
+                    f"{name} as an argument of the call"
+                )
         if self.reasoning_format not in ("auto", "none", "deepseek", "deepseek-legacy"):
             raise ParameterError(
                 f'reasoning_format is {shown(self.reasoning_format)}; expected "auto" or "none"'
@@ -183,15 +187,3 @@ class ChatRequest:
         choice = self.tool_choice
         names = (choice.name,) if choice.mode == "named" else choice.allowed
         return tuple(tool for tool in self.tools if tool.name in names) if names else self.tools
-
-    def _settle_tools(self) -> None:
-        """What ``tool_choice`` makes of the tools.
-
-        With the choice ``none`` they are not listed, because the model would write a call as text.
-        A conversation that contains calls keeps the list, and with it its cached prefix.
-        """
-        called = any(map(_is_about_tools, self.messages))
-        shown = self.tools if called or self.tool_choice.mode != "none" else ()
-        object.__setattr__(self, "shown_tools", shown)
-        object.__setattr__(self, "about_tools", called or bool(shown))
-        object.__setattr__(self, "uses_tools", bool(self.tools) and self.tool_choice.mode != "none")

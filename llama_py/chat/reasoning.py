@@ -111,18 +111,12 @@ def reasoning_of(rendered: RenderedChat) -> Reasoning:
     closed = max(opening.rfind(closing.strip()), *(opening.rfind(text) for text in calls), -1)
     inside = bool(start) and opening.rfind(start) > closed
     may_open = not inside and closed < 0
-    wrapping = _wrapping(rendered, arena, closing)
+    wrapping = wrapping_of(arena) if arena else BARE
+    # Less what is the prompt's, or the end of the reasoning.
+    before = wrapping.before.rpartition(closing.strip())[2]
+    wrapping = replace(wrapping, before=before) if before and before not in opening else BARE
     direct = wrapping.opened_by(opening)
     return Reasoning(start if may_open else "", closing, calls, inside, wrapping, direct)
-
-
-def _wrapping(rendered: RenderedChat, arena: str | None, closing: str) -> Wrapping:
-    """The marks around the answer, less what is the prompt's, or the end of the reasoning."""
-    found = wrapping_of(arena) if arena else BARE
-    before = found.before.rpartition(closing.strip())[2]
-    if not before or before in rendered.generation_prompt:
-        return BARE
-    return replace(found, before=before)
 
 
 # ---- rules of llama.cpp's grammars ---------------------------------------------------------------
@@ -145,39 +139,27 @@ def _until(prefix: str, marks: Sequence[str], ends: set[str]) -> list[str]:
     """
     begun = sorted({mark[:length] for mark in marks for length in range(len(mark))})
     number = {text: index for index, text in enumerate(begun)}
-    return [
-        f"{prefix}-{number[text]} ::= {_next(text, prefix, number, marks, ends)}" for text in begun
-    ]
-
-
-def _next(
-    text: str, prefix: str, number: dict[str, int], marks: Sequence[str], ends: set[str]
-) -> str:
-    ways, taken = [], ""
-    for letter in sorted({mark[0] for mark in marks} | _letters_after(text, marks)):
-        now = _longest_beginning(text + letter, [*number, *marks])
-        if not now:
-            continue
-        taken += _in_class(letter)
-        if now not in marks:
-            ways.append(f"[{_in_class(letter)}] {prefix}-{number[now]}")
-        elif now in ends:
-            ways.append(f"[{_in_class(letter)}]")
-    return " | ".join([*ways, f"[^{taken}] {prefix}-0"])
-
-
-def _letters_after(text: str, marks: Sequence[str]) -> set[str]:
-    """Letters that go on with a mark from a beginning of one, or from an end of that."""
-    ends = [text[start:] for start in range(len(text))]
-    return {
-        mark[len(end)] for end in ends for mark in marks if mark.startswith(end) and mark != end
-    }
-
-
-def _longest_beginning(text: str, beginnings: Sequence[str]) -> str:
-    """The longest end of a text that is the beginning of a mark."""
-    found = (text[start:] for start in range(len(text) + 1) if text[start:] in beginnings)
-    return next(found, "")
+    rules = []
+    for text in begun:
+        ways, taken = [], ""
+        # Letters that begin a mark, or go on with one from this beginning of one, or an end of it.
+        letters = {mark[0] for mark in marks}
+        for tail in (text[start:] for start in range(len(text))):
+            letters |= {mark[len(tail)] for mark in marks if mark.startswith(tail) and mark != tail}
+        for letter in sorted(letters):
+            longer = text + letter
+            tails = (longer[start:] for start in range(len(longer) + 1))
+            now = next((tail for tail in tails if tail in number or tail in marks), "")
+            if not now:
+                continue
+            taken += _in_class(letter)
+            if now not in marks:
+                ways.append(f"[{_in_class(letter)}] {prefix}-{number[now]}")
+            elif now in ends:
+                ways.append(f"[{_in_class(letter)}]")
+        ways.append(f"[^{taken}] {prefix}-0")
+        rules.append(f"{prefix}-{number[text]} ::= {' | '.join(ways)}")
+    return rules
 
 
 _ESCAPED = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\\": r"\\", "]": r"\]", "[": r"\["}
@@ -247,7 +229,10 @@ class ReasoningWatch:
         self._recent.append((token, len(piece)))
         found = [(at, end) for end in self._ends if (at := self._tail.find(end)) >= 0]
         if not found:
-            self._forget()
+            # No more is kept than may be the beginning of a mark.
+            keep = max(map(len, self._ends)) - 1
+            while self._recent and len(self._tail) - self._recent[0][1] >= keep:
+                self._tail = self._tail[self._recent.pop(0)[1] :]
             return b""
         at, end = min(found)
         self.ending = tuple(token for token, _ in self._recent if token >= 0)
@@ -256,12 +241,6 @@ class ReasoningWatch:
         self.inside, self._tail, self._recent = False, b"", []
         self._start = self._start if self._again else b""
         return self._behind(rest)
-
-    def _forget(self) -> None:
-        """Keep no more than may be the beginning of a mark."""
-        keep = max(map(len, self._ends)) - 1
-        while self._recent and len(self._tail) - self._recent[0][1] >= keep:
-            self._tail = self._tail[self._recent.pop(0)[1] :]
 
     def _behind(self, piece: bytes) -> bytes:
         if self._start:

@@ -176,7 +176,18 @@ class ChatStream:
         if self._parser is not None:
             news = self._convert(self._parser.feed("", final=True))
             self._parser.close()
-        return [*news, *self._end_held(), *self._end_blank()]
+        if self._reader is not None:
+            # What was held back as the beginning of a call in plain JSON: that call, or text.
+            calls, text = self._reader.end()
+            self._reader = None
+            news += self._say(text)
+            for index, call in enumerate(calls):
+                made = ToolCallDelta(index, self._new_id(), call.name, call.arguments)
+                news.append(self._note(Delta(tool_call=made)))
+        blank, self._blank = self._blank, None
+        if blank and not self._calls:  # it is all the content of the reply
+            news.append(self._note(Delta(content=blank)))
+        return news
 
     def finish(self) -> ParsedReply:
         """End the reply and return the sum of all deltas, including those of ``flush``."""
@@ -202,9 +213,18 @@ class ChatStream:
         for entry in news:
             if "complete" in entry:
                 self._complete = entry["complete"]
+                continue
+            index = entry.get("tool_call")
+            if index is None:
+                delta = Delta(entry.get("content", ""), entry.get("reasoning", ""))
             else:
-                for delta in self._inlined(self._delta(entry)):
-                    deltas += self._tell(delta)
+                name, call_id = entry.get("name"), entry.get("id")
+                if name is not None and not call_id:
+                    call_id = self._new_id()
+                call = ToolCallDelta(index, call_id, name, entry.get("arguments", ""))
+                delta = Delta(tool_call=call)
+            for part in self._inlined(delta):
+                deltas += self._tell(part)
         return deltas
 
     def _inlined(self, delta: Delta) -> list[Delta]:
@@ -217,15 +237,6 @@ class ChatStream:
             self._thought_open = False
             return [Delta(content=end), delta]
         return [delta]
-
-    def _delta(self, entry: dict[str, Any]) -> Delta:
-        index = entry.get("tool_call")
-        if index is None:
-            return Delta(content=entry.get("content", ""), reasoning=entry.get("reasoning", ""))
-        name, call_id = entry.get("name"), entry.get("id")
-        if name is not None and not call_id:
-            call_id = self._new_id()
-        return Delta(tool_call=ToolCallDelta(index, call_id, name, entry.get("arguments", "")))
 
     def _tell(self, delta: Delta) -> list[Delta]:
         """What is certain now that this is known."""
@@ -249,25 +260,6 @@ class ChatStream:
                 return []
             text = held
         return [self._note(Delta(content=text))] if text else []
-
-    def _end_held(self) -> list[Delta]:
-        """What was held back as the beginning of a call in plain JSON: that call, or text."""
-        if self._reader is None:
-            return []
-        calls, text = self._reader.end()
-        self._reader = None
-        if text:
-            return self._say(text)
-        made = (
-            ToolCallDelta(index, self._new_id(), call.name, call.arguments)
-            for index, call in enumerate(calls)
-        )
-        return [self._note(Delta(tool_call=call)) for call in made]
-
-    def _end_blank(self) -> list[Delta]:
-        """White space that is all the content of a reply without a call."""
-        text, self._blank = self._blank, None
-        return [self._note(Delta(content=text))] if text and not self._calls else []
 
     def _note(self, delta: Delta) -> Delta:
         if delta.content:

@@ -117,18 +117,10 @@ def _beside(tree: Arena, path: list[int], step: int) -> Iterator[Mark]:
         place = parts.index(child) + step
         while 0 <= place < len(parts):
             kind = tree.nodes[parts[place]]["type"]
-            text = _text(tree, parts[place])
+            text = tree.text_in(parts[place])
             may_lack = kind == "repetition" and peg.REASONING not in tree.tags(parts[place])
             if text:
                 yield Mark(text, kind != "repetition")
             elif not (may_lack or kind in ("epsilon", "space", "end")):
                 return
             place += step
-
-
-def _text(tree: Arena, at: int) -> str:
-    """The text of a node that is one, or may be one; "" for all others."""
-    while tree.nodes[at]["type"] in ("repetition", "rule", "ref", "atomic"):
-        (at,) = tree.children(at)
-    node = tree.nodes[at]
-    return str(node["literal"]) if node["type"] == "literal" else ""

@@ -210,7 +210,17 @@ _OTHER_FILES: Final[tuple[tuple[bytes, str], ...]] = (
 
 def _check_is_gguf(path: Path) -> None:
     if path.is_dir():
-        raise InvalidModelError(_directory_problem(path))
+        files = sorted(name.name for name in path.glob("*.gguf"))
+        if files:
+            raise InvalidModelError(
+                f"this is a folder; name one of the files in it: {_listed(files)}"
+            )
+        if (path / "config.json").exists():
+            raise InvalidModelError(
+                "this is a folder with a model of another format: convert it to GGUF with "
+                "llama.cpp's convert_hf_to_gguf.py, or download a GGUF of it"
+            )
+        raise InvalidModelError("this is a folder, and there is no .gguf file in it")
     if not path.exists():
         raise ModelNotFoundError(_missing_problem(path))
     if not path.is_file():
@@ -219,20 +229,20 @@ def _check_is_gguf(path: Path) -> None:
         head = file.read(512)
     if not head:
         raise InvalidModelError("the file is empty; the download failed: download it again")
-    if not head.startswith(b"GGUF"):
-        raise InvalidModelError(_foreign_problem(head))
-
-
-def _directory_problem(path: Path) -> str:
-    files = sorted(name.name for name in path.glob("*.gguf"))
-    if files:
-        return f"this is a folder; name one of the files in it: {_listed(files)}"
-    if (path / "config.json").exists():
-        return (
-            "this is a folder with a model of another format: convert it to GGUF with "
-            "llama.cpp's convert_hf_to_gguf.py, or download a GGUF of it"
+    if head.startswith(b"GGUF"):
+        return
+    if not any(head):
+        raise InvalidModelError(
+            "the file begins with zeros: the download was not finished; download it again"
         )
-    return "this is a folder, and there is no .gguf file in it"
+    for pattern, problem in _OTHER_FILES:
+        if re.match(pattern, head, re.IGNORECASE):
+            raise InvalidModelError(problem)
+    # Without quoting it: a path may be wrong and the file a secret one, and errors go to logs.
+    text = head.decode("utf-8", "replace")
+    if "\ufffd" not in text[:-4] and "\0" not in text:
+        raise InvalidModelError("this is a text file, not a GGUF")
+    raise InvalidModelError("this is not a GGUF: it does not begin with the four letters GGUF")
 
 
 def _missing_problem(path: Path) -> str:
@@ -273,19 +283,6 @@ def _elsewhere(given: str) -> str:
 def _listed(names: list[str]) -> str:
     shown = ", ".join(names[:8])
     return f"{shown}, and {len(names) - 8} more" if len(names) > 8 else shown
-
-
-def _foreign_problem(head: bytes) -> str:
-    if not any(head):
-        return "the file begins with zeros: the download was not finished; download it again"
-    for pattern, problem in _OTHER_FILES:
-        if re.match(pattern, head, re.IGNORECASE):
-            return problem
-    # Without quoting it: a path may be wrong and the file a secret one, and errors go to logs.
-    text = head.decode("utf-8", "replace")
-    if "\ufffd" not in text[:-4] and "\0" not in text:
-        return "this is a text file, not a GGUF"
-    return "this is not a GGUF: it does not begin with the four letters GGUF"
 
 
 # --- is it a language model? ----------------------------------------------------------------------

@@ -170,7 +170,13 @@ class _FileReader:
             if count * smallest > self.size:
                 raise self.fail(f"the header announces {count} {what}, more than the file can hold")
         scalars, types, arrays = self._pairs(n_pairs)
-        alignment = _alignment(scalars, types)
+        key = "general.alignment"
+        alignment = scalars.get(key, 32)
+        wrong_type = types.get(key, "u32") != "u32"
+        if wrong_type or not isinstance(alignment, int) or alignment <= 0:
+            raise InvalidModelError(f"{key} is {alignment!r}, and not a power of two")
+        if alignment & (alignment - 1):
+            raise InvalidModelError(f"{key} is {alignment}, and not a power of two")
         records = self._tensor_records(n_tensors)
         data_offset = -(-self.at // alignment) * alignment if records else self.at
         tensors = _lay_out(records, alignment)
@@ -302,17 +308,6 @@ class _FileReader:
                 raise self.fail(f"the shape of tensor {name!r} is absurd: {list(shape)}")
             records.append((name, shape, *self.unpack("IQ")))
         return records
-
-
-def _alignment(scalars: Mapping[str, Scalar], types: Mapping[str, str]) -> int:
-    key = "general.alignment"
-    alignment = scalars.get(key, 32)
-    wrong_type = types.get(key, "u32") != "u32"
-    if wrong_type or not isinstance(alignment, int) or alignment <= 0:
-        raise InvalidModelError(f"{key} is {alignment!r}, and not a power of two")
-    if alignment & (alignment - 1):
-        raise InvalidModelError(f"{key} is {alignment}, and not a power of two")
-    return alignment
 
 
 def _lay_out(

@@ -149,18 +149,14 @@ def _experts(facts: _HyperParameters) -> Iterator[str]:
     gating = facts.integer("expert_gating_func")
     if gating not in _GATING_FUNCTIONS:
         yield f"{facts.key('expert_gating_func')} is {gating}, which is not known"
-    yield from _expert_groups(facts, experts)
-
-
-def _expert_groups(facts: _HyperParameters, experts: int) -> Iterator[str]:
     groups = facts.integer("expert_group_count")
-    used = facts.integer("expert_group_used_count")
+    used_groups = facts.integer("expert_group_used_count")
     wrong = groups >= max(experts, 1) if groups else False
     if groups > 1 and not wrong:
-        wrong = experts % groups != 0 or not 0 < used < groups
+        wrong = experts % groups != 0 or not 0 < used_groups < groups
     if wrong:
         yield (
-            f"{facts.key('expert_group_count')} is {groups}, with {used} of them used and "
+            f"{facts.key('expert_group_count')} is {groups}, with {used_groups} of them used and "
             f"{experts} experts: these do not go together"
         )
 

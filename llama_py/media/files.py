@@ -115,28 +115,24 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
             at += max(2, struct.unpack(">H", data[at : at + 2])[0])
 
 
-def _sound(data: bytes) -> MediaFile | None:
-    if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
-        return MediaFile("audio", "wav", seconds=_wav_seconds(data))
-    at = _behind_tags(data)
-    if data[at : at + 4] == b"fLaC":
-        return MediaFile("audio", "flac", seconds=_flac_seconds(data[at : at + 26]))
-    if at or (data[0] == 0xFF and data[1] & 0xE0 == 0xE0):
-        return MediaFile("audio", "mp3", seconds=_mp3_seconds(data[at : at + _FIRST_FRAME]))
-    return None
-
-
 # The decoder allocates what a header says, so that a few bytes could ask for terabytes.
 
 
-def _behind_tags(data: bytes) -> int:
-    """Where the sound begins: behind the tags of ID3, which FLAC may have as well as MP3."""
+def _sound(data: bytes) -> MediaFile | None:
+    if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
+        return MediaFile("audio", "wav", seconds=_wav_seconds(data))
     at = 0
-    while data[at : at + 3] == b"ID3":
+    while data[at : at + 3] == b"ID3":  # tags, which FLAC may have before it as well as MP3
         a, b, c, d = data[at + 6 : at + 10]
         footer = 10 if data[at + 5] & 0x10 else 0
         at += 10 + ((a & 127) << 21 | (b & 127) << 14 | (c & 127) << 7 | (d & 127)) + footer
-    return at
+    if data[at : at + 4] == b"fLaC":
+        (numbers,) = struct.unpack(">Q", data[at + 18 : at + 26])
+        rate, samples = numbers >> 44, numbers & (1 << 36) - 1
+        return MediaFile("audio", "flac", seconds=samples / rate if rate else math.inf)
+    if at or (data[0] == 0xFF and data[1] & 0xE0 == 0xE0):
+        return MediaFile("audio", "mp3", seconds=_mp3_seconds(data[at : at + _FIRST_FRAME]))
+    return None
 
 
 def _wav_seconds(data: bytes) -> float:
@@ -152,12 +148,6 @@ def _wav_seconds(data: bytes) -> float:
             return len(data) / frame / rate if rate else 0.0
         at += 8 + size + size % 2
     return 0.0
-
-
-def _flac_seconds(head: bytes) -> float:
-    (numbers,) = struct.unpack(">Q", head[18:26])
-    rate, samples = numbers >> 44, numbers & (1 << 36) - 1
-    return samples / rate if rate else math.inf
 
 
 def _mp3_seconds(frame: bytes) -> float:

@@ -102,7 +102,13 @@ def read_url(url: str, where: str, limits: MediaLimits) -> bytes:
         MediaError: it cannot be read, or may not be.
     """
     if url.startswith("data:"):
-        return _data(url, where)
+        head = _DATA.match(url)
+        if head is None:
+            raise MediaError(f"{where} is no data URL: data:image/png;base64,... is expected")
+        body = url[head.end() :]
+        if "base64" in head[2].lower():
+            return decode_base64(urllib.parse.unquote(body), where)
+        return urllib.parse.unquote_to_bytes(body)
     scheme = urllib.parse.urlsplit(url).scheme.lower() if "://" in url else ""
     if scheme in ("http", "https"):
         if not limits.urls:
@@ -113,20 +119,6 @@ def read_url(url: str, where: str, limits: MediaLimits) -> bytes:
         return _Fetch(where, limits).get(url)
     if scheme not in ("", "file"):
         raise MediaError(f"{where} has an address of the kind {scheme!r}; send a data: URL")
-    return _file(url, where, limits)
-
-
-def _data(url: str, where: str) -> bytes:
-    head = _DATA.match(url)
-    if head is None:
-        raise MediaError(f"{where} is no data URL: data:image/png;base64,... is expected")
-    body = url[head.end() :]
-    if "base64" in head[2].lower():
-        return decode_base64(urllib.parse.unquote(body), where)
-    return urllib.parse.unquote_to_bytes(body)
-
-
-def _file(url: str, where: str, limits: MediaLimits) -> bytes:
     name = urllib.parse.unquote(urllib.parse.urlsplit(url).path) if "://" in url else url
     if not limits.paths:
         raise MediaError(
@@ -206,13 +198,19 @@ class _Fetch:
             raise MediaError(f"{self._where} cannot be fetched: {error}") from None
 
     def _connect(self, scheme: str, host: str, port: int) -> HTTPConnection:
-        address = self._allowed_address(host, port)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = [str(each[4][0]) for each in found]
+        if not all(_is_public(address.partition("%")[0]) for address in addresses):
+            raise MediaError(
+                f"{self._where} is at an address of this machine or of a private network, "
+                "which is not fetched"
+            )
         from http.client import HTTPConnection, HTTPSConnection
 
         kind = HTTPSConnection if scheme == "https" else HTTPConnection
         connection = kind(host, port, timeout=self._limits.seconds)
         # The name is looked up once: what was checked is what is connected to.
-        raw = socket.create_connection((address, port), timeout=self._left())
+        raw = socket.create_connection((addresses[0], port), timeout=self._left())
         if isinstance(connection, HTTPSConnection):
             import ssl
 
@@ -234,17 +232,6 @@ class _Fetch:
         if left <= 0:
             raise TimeoutError(f"it took longer than {self._limits.seconds:g} seconds")
         return left
-
-    def _allowed_address(self, host: str, port: int) -> str:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = [str(each[4][0]) for each in found]
-        for address in addresses:
-            if not _is_public(address.partition("%")[0]):
-                raise MediaError(
-                    f"{self._where} is at an address of this machine or of a private network, "
-                    "which is not fetched"
-                )
-        return addresses[0]
 
     def _read(self, connection: HTTPConnection, parts: urllib.parse.SplitResult) -> bytes | str:
         target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
@@ -275,18 +262,6 @@ def picture_bytes(source: Any) -> bytes:
         out = io.BytesIO()
         source.convert("RGB").save(out, format="PNG")
         return out.getvalue()
-    return _png(source)
-
-
-def _own_file(source: str | os.PathLike[str]) -> bytes:
-    try:
-        return Path(source).read_bytes()
-    except OSError as error:
-        raise MediaError(f"{os.fspath(source)} cannot be read: {error}") from None
-
-
-def _png(source: Any) -> bytes:
-    """An array as PNG, without compression to speak of."""
     import numpy as np
 
     pixels = np.asarray(source)
@@ -302,10 +277,18 @@ def _png(source: Any) -> bytes:
     rows[:, 1:] = pixels[:, :, :3].reshape(height, -1)
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows.tobytes(), 1)), (b"IEND", b""))
+    # Without compression to speak of.
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
         for kind, body in chunks
     )
+
+
+def _own_file(source: str | os.PathLike[str]) -> bytes:
+    try:
+        return Path(source).read_bytes()
+    except OSError as error:
+        raise MediaError(f"{os.fspath(source)} cannot be read: {error}") from None
 
 
 def sound_bytes(source: Any, sample_rate: int | None = None) -> bytes:

@@ -180,22 +180,19 @@ class _Pattern:
         if letter.lower() in _CLASSES:
             ranges = _CLASSES[letter.lower()]
             return ranges if letter.islower() else _without(ranges)
-        code = self._code(letter)
-        return ((code, code),)
-
-    def _code(self, letter: str) -> int:
         if letter in _CONTROLS:
-            return _CONTROLS[letter]
-        size = {"x": 2, "u": 4, "U": 8}.get(letter)
-        if size is None:
-            if letter.isalnum():
+            code = _CONTROLS[letter]
+        elif size := {"x": 2, "u": 4, "U": 8}.get(letter):
+            digits = self._text[self._at : self._at + size]
+            if not re.fullmatch(f"[0-9a-fA-F]{{{size}}}", digits) or int(digits, 16) > _LAST:
                 raise _Unsupported
-            return ord(letter)
-        digits = self._text[self._at : self._at + size]
-        if not re.fullmatch(f"[0-9a-fA-F]{{{size}}}", digits) or int(digits, 16) > _LAST:
+            self._at += size
+            code = int(digits, 16)
+        elif letter.isalnum():
             raise _Unsupported
-        self._at += size
-        return int(digits, 16)
+        else:
+            code = ord(letter)
+        return ((code, code),)
 
     def _class(self) -> Ranges:
         negated = self._peek() == "^"
@@ -272,10 +269,7 @@ class _Net:
                 self.free[start].append(first)
                 self.free[self.build(part, first)].append(end)
             return end
-        return self._repeat(piece, start)
-
-    def _repeat(self, piece: Piece, start: int) -> int:
-        (part,) = piece.parts
+        (part,) = piece.parts  # of a repetition
         for _ in range(piece.least):
             start = self.build(part, start)
         if piece.most == -1:
@@ -368,7 +362,10 @@ class Machine:
         while todo:
             state = todo.pop()
             number = known[state]
-            if self._may_end(state):
+            read, held, banned = state
+            # A text may end here if no closing text behind it would seem to begin within it.
+            whole = fits.end in read and never.end not in banned
+            if whole and all((held + each).find(each) == len(held) for each in self._closers):
                 self.ends.add(number)
             for low, high in self._steps:
                 after = self._after(state, low)
@@ -381,13 +378,6 @@ class Machine:
                     self.arrows.append({})
                     todo.append(after)
                 self.arrows[number].setdefault(known[after], []).append((low, high))
-
-    def _may_end(self, state: tuple[frozenset[int], str, frozenset[int]]) -> bool:
-        fits, held, never = state
-        if self._fits.end not in fits or self._never.end in never:
-            return False
-        # A closing text behind it must not seem to begin within it.
-        return all((held + closer).find(closer) == len(held) for closer in self._closers)
 
     def _after(
         self, state: tuple[frozenset[int], str, frozenset[int]], code: int

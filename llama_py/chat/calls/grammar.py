@@ -163,7 +163,10 @@ class _CallWriter:
     def calls(self) -> list[str]:
         """The expressions of replies with a call; the grammar begins with one of them."""
         place = _PiecePlace(forced=True, single=self._form.single)
-        roots = self._triggers() if self._form.lazy else [self._arena.root]
+        roots = [self._arena.root]
+        if self._form.lazy:
+            nodes, rules = self._arena.nodes, sorted(set(self._arena.rules.values()))
+            roots = [at for at in rules if nodes[at]["type"] == "rule" and nodes[at]["trigger"]]
         found: _Lang = []
         for root in roots:
             if self._arena.names(root):
@@ -173,19 +176,13 @@ class _CallWriter:
                 "llama.cpp's description of this template's replies has no tool call in it; use "
                 'another template (chat_format="chatml-function-calling"), or tool_choice="none"'
             )
-        return [_joined(self._unopened(each)) for each in found]
-
-    def _unopened(self, way: list[str]) -> list[str]:
-        """A way to write the reply, without the end of the prompt."""
         opening = self._form.opening
-        if not opening:
-            return way
-        if way[:1] != [quoted(opening)]:
+        if opening and any(way[:1] != [quoted(opening)] for way in found):
             raise TemplateError(
                 "llama.cpp describes a reply of this template that does not begin as its prompt "
                 f'ends, {opening!r}; use another template, or tool_choice="required"'
             )
-        return way[1:]
+        return [_joined(way[1:] if opening else way) for way in found]
 
     def answers(self) -> list[str]:
         """The expressions of replies that follow the schema."""
@@ -194,11 +191,6 @@ class _CallWriter:
         found = self._lang(self._arena.root, _PiecePlace())
         return [_joined(each) for each in found]
 
-    def _triggers(self) -> list[int]:
-        nodes = self._arena.nodes
-        numbers = sorted(set(self._arena.rules.values()))
-        return [at for at in numbers if nodes[at]["type"] == "rule" and nodes[at]["trigger"]]
-
     # ---- nodes -----------------------------------------------------------------------------------
 
     def _lang(self, at: int, place: _PiecePlace) -> _Lang:
@@ -206,31 +198,33 @@ class _CallWriter:
         names = self._arena.names(at)
         if not place.tool and len(names) == 1:
             place = place._replace(tool=next(iter(names)))
-        if self._is_list(at, place):
-            return self._arguments([at], place)
+        # Below the name of the tool, and where there are arguments: that is the list of them.
+        if place.tool and not place.argument and not names and self._arena.arguments(at):
+            tagged = node["type"] == "tag" and node["tag"] == peg.ARG
+            if tagged or node["type"] in ("choice", "repetition"):
+                return self._arguments([at], place)
         return _KINDS[node["type"]](self, at, node, place)
 
-    def _is_list(self, at: int, place: _PiecePlace) -> bool:
-        """Whether this is where the arguments of a call are."""
-        if not place.tool or place.argument or self._arena.names(at):
-            return False
-        if not self._arena.arguments(at):
-            return False
-        node = self._arena.nodes[at]
-        tagged = node["type"] == "tag" and node["tag"] == peg.ARG
-        return tagged or node["type"] in ("choice", "repetition")
-
-    def _nothing(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
+    def _leaf(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
+        """A node that consists of no others; what only looks ahead writes nothing."""
+        kind = node["type"]
+        if kind == "literal":
+            return [[quoted(node["literal"])]] if node["literal"] else _EMPTY
+        if kind == "any":
+            return [["."]]
+        if kind == "space":
+            return [[self.space]]
+        if kind == "chars":
+            return [[_chars(node)]]
+        if kind == "string":
+            return [[rf'[^"\\\x00-\x1F]{{0,{_MOST_ID}}}']]
+        if kind == "until" and place.inside:
+            first = sorted({text[0] for text in node["delimiters"] if text})
+            banned = "".join(f"\\x{ord(letter):02X}" for letter in first if letter < "\x7f")
+            return [[f"[^\\x00-\\x1F{banned}]{{0,{_MOST_FILLED}}}"]]
+        if kind == "until":
+            return [[self._values.free_text(node["delimiters"])]]
         return _EMPTY
-
-    def _literal(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
-        return [[quoted(node["literal"])]] if node["literal"] else _EMPTY
-
-    def _any(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
-        return [["."]]
-
-    def _white(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
-        return [[self.space]]
 
     @property
     def space(self) -> str:
@@ -240,21 +234,6 @@ class _CallWriter:
             self._values.rules[self._space] = _SPACE_RULE
         return self._space
 
-    def _chars(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
-        least, most = node["min_count"], node["max_count"]
-        most = max(least, 32) if most == -1 else most
-        return [[f"{_class(node)}{{{least},{most}}}"]]
-
-    def _string(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
-        return [[rf'[^"\\\x00-\x1F]{{0,{_MOST_ID}}}']]
-
-    def _until(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
-        if place.inside:
-            first = sorted({text[0] for text in node["delimiters"] if text})
-            banned = "".join(f"\\x{ord(letter):02X}" for letter in first if letter < "\x7f")
-            return [[f"[^\\x00-\\x1F{banned}]{{0,{_MOST_FILLED}}}"]]
-        return [[self._values.free_text(node["delimiters"])]]
-
     def _sequence(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         out: list[str] = []
         children = list(node["children"])
@@ -262,8 +241,10 @@ class _CallWriter:
         called = not place.forced
         for number, child in enumerate(children):
             here = place._replace(forced=place.forced and not called)
-            if self._behind_content(children, number):
-                lang = self._white_before_call(children[number - 1])
+            white = self._white_behind_content(children, number)
+            named_later = place.tool and any(map(self._arena.names, children[number + 1 :]))
+            if white is not None:
+                lang = white
             elif listed and number in listed:
                 lang = _EMPTY
                 if number == listed[0]:
@@ -279,8 +260,9 @@ class _CallWriter:
                     out.append(self.space)
                 lang = self._lang(child, here)
                 called = True
-            elif recipient := self._recipient(children, number, place):
-                lang = [[quoted(recipient)]]
+            elif named_later and place.inside and self._arena.nodes[child]["type"] == "until":
+                # The call says for whom it is before it says who that is.
+                lang = [[quoted(place.tool)]]
             else:
                 lang = self._lang(child, self._after(children, number, here))
             if not lang:
@@ -288,17 +270,21 @@ class _CallWriter:
             out += lang[0] if len(lang) == 1 else [_group(lang)]
         return [out]
 
-    def _behind_content(self, children: Sequence[int], number: int) -> bool:
-        """Whether this is white space that the parser does not take as such.
+    def _white_behind_content(self, children: Sequence[int], number: int) -> _Lang | None:
+        """White space that the parser does not take as such; None if this is something else.
 
         Behind content it is content, and behind a tool whose end is found by what comes next it
-        would not be found.
+        would not be found. Only what belongs to the mark of the call that follows is written.
         """
         if not number or self._arena.nodes[children[number]]["type"] != "space":
-            return False
+            return None
         before = children[number - 1]
         spoken = peg.CONTENT in self._arena.tags(before)
-        return self._looks_ahead(before) or (spoken and not self._answers(before))
+        if not self._looks_ahead(before) and (not spoken or self._answers(before)):
+            return None
+        spaces = {mark[: len(mark) - len(mark.lstrip())] for mark in self._closers(before)}
+        found: _Lang = [[quoted(space)] for space in sorted(spaces) if space]
+        return [*found, []] if found else _EMPTY
 
     def _reasons(self, at: int) -> bool:
         """Whether this is reasoning with its mark, and nothing else."""
@@ -322,30 +308,13 @@ class _CallWriter:
             return peg.CONTENT in self._arena.tags(at)
         return bool(self._form.schema) and "schema" in self._arena.kinds(at)
 
-    def _white_before_call(self, content: int) -> _Lang:
-        """White space that belongs to the mark of a call, and not to the content before it."""
-        marks = self._closers(content)
-        spaces = {mark[: len(mark) - len(mark.lstrip())] for mark in marks}
-        found: _Lang = [[quoted(space)] for space in sorted(spaces) if space]
-        return [*found, []] if found else _EMPTY
-
     def _after(self, children: Sequence[int], number: int, place: _PiecePlace) -> _PiecePlace:
         """The place behind what must not stand here."""
-        if not number:
+        before = self._arena.nodes[children[number - 1]] if number else {}
+        banned = self._arena.nodes[before["child"]] if before.get("type") == "not" else {}
+        if banned.get("type") != "literal":
             return place
-        before = self._arena.nodes[children[number - 1]]
-        if before["type"] != "not":
-            return place
-        inner = self._arena.nodes[before["child"]]
-        if inner["type"] != "literal":
-            return place
-        return place._replace(never=(*place.never, inner["literal"]))
-
-    def _recipient(self, children: Sequence[int], number: int, place: _PiecePlace) -> str:
-        """The name of the tool, where a call says for whom it is before it says who that is."""
-        later = any(self._arena.names(child) for child in children[number + 1 :])
-        node = self._arena.nodes[children[number]]
-        return place.tool if place.inside and later and node["type"] == "until" else ""
+        return place._replace(never=(*place.never, banned["literal"]))
 
     def _block(self, children: Sequence[int], place: _PiecePlace) -> range | None:
         """The children among which the arguments of a call are; None if there is one at most."""
@@ -370,8 +339,14 @@ class _CallWriter:
             # A call may follow reasoning whose end is missing, and an answer would be part of it.
             nodes = self._arena.nodes
             children = [child for child in children if nodes[child]["type"] != "and"] or children
-            bare = [child for child in children if not self._is_fenced(child)]
-            children = bare or children
+            fenced = {
+                child
+                for child in children
+                if any(
+                    nodes[at].get("literal", "").startswith("```") for at in self._arena.walk(child)
+                )
+            }
+            children = [child for child in children if child not in fenced] or children
         out: _Lang = []
         for child in children:
             lang = self._lang(child, place)
@@ -388,10 +363,6 @@ class _CallWriter:
             one["type"] == "literal" and one["literal"] and two.get("tag") == peg.CONTENT
             for one, two in pairwise(parts)
         )
-
-    def _is_fenced(self, at: int) -> bool:
-        texts = (self._arena.nodes[each] for each in self._arena.walk(at))
-        return any(node.get("literal", "").startswith("```") for node in texts)
 
     def _repetition(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         least, most = node["min_count"], node["max_count"]
@@ -424,10 +395,11 @@ class _CallWriter:
         return [[text + times]]
 
     def _child(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
-        return self._lang(node["child"], place)
-
-    def _ref(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
-        return self._lang(self._arena.rules[node["name"]], place)
+        """A node that stands for another one, or for nothing."""
+        if node["type"] == "gbnf" and not node["grammar"]:
+            return _EMPTY
+        (child,) = self._arena.children(at)
+        return self._lang(child, place)
 
     def _rule(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         if not self._arena.tags(at):
@@ -444,17 +416,19 @@ class _CallWriter:
         name = self._known[key]
         return [] if name == "-" else [[name]] if name else _EMPTY
 
-    def _gbnf(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
-        if not node["grammar"]:
-            return _EMPTY
-        return self._lang(node["child"], place)
-
     def _tag(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         tag = node["tag"]
         if tag == peg.CONTENT:
             return self._content(node, place)
-        if tag == peg.ARGS and not self._arena.arguments(at):
-            return self._all_arguments(at, node, place)
+        if tag == peg.ARGS and not self._arena.arguments(at):  # they are one object, or none
+            schema, defs = self._schema(place)
+            if self._form.notation == "peg-gemma4":
+                return [[self._values.gemma({"type": "object", **schema}, defs)]]
+            if "schema" not in self._arena.kinds(at):
+                return self._lang(node["child"], place)
+            if isinstance(schema, Mapping):
+                schema = {key: value for key, value in schema.items() if key != "$defs"}
+            return [[self._values.json(schema, defs)]]
         if place.argument and tag == peg.STRING_VALUE:
             return self._text_value(at, node, place)
         if place.argument and tag == peg.VALUE:
@@ -483,15 +457,6 @@ class _CallWriter:
         if place.argument:
             return (schema.get("properties") or {}).get(place.argument, True), defs
         return schema, defs
-
-    def _all_arguments(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
-        """Arguments that are one object."""
-        schema, defs = self._schema(place)
-        if self._form.notation == "peg-gemma4":
-            return [[self._values.gemma({"type": "object", **schema}, defs)]]
-        if "schema" not in self._arena.kinds(at):
-            return self._lang(node["child"], place)  # there are none
-        return [[self._values.json(_without_defs(schema), defs)]]
 
     def _arguments(self, nodes: Sequence[int], place: _PiecePlace) -> _Lang:
         """A list of arguments, each at most once, in any order if they are few."""
@@ -535,20 +500,16 @@ class _CallWriter:
         place = place._replace(argument=name)
         if self._form.notation == "peg-minimax-m3":
             schema, defs = self._schema(place)
-            mark = self._mark(unit, name)
+            nodes = (self._arena.nodes[at] for at in self._arena.walk(unit))
+            ends = (str(node["literal"]) for node in nodes if node["type"] == "literal")
+            close = next((end for end in ends if end.endswith(f"</{name}>")), "")
+            if not close:
+                raise TemplateError(f"the format of the argument {name!r} has no closing tag")
+            mark = close.removesuffix(f"</{name}>")  # the text before each tag of the element
             return [[self._values.element(name, schema, defs, self.space, mark)]]
         tags = self._arena.tags(unit)
         place = place._replace(beside_json={peg.VALUE, peg.STRING_VALUE} <= tags)
         return self._lang(unit, place)
-
-    def _mark(self, unit: int, name: str) -> str:
-        """The text before each tag of an element."""
-        nodes = (self._arena.nodes[at] for at in self._arena.walk(unit))
-        ends = (node["literal"] for node in nodes if node["type"] == "literal")
-        close = str(next((end for end in ends if end.endswith(f"</{name}>")), ""))
-        if not close:
-            raise TemplateError(f"the format of the argument {name!r} has no closing tag")
-        return close.removesuffix(f"</{name}>")
 
     def _find_units(self, at: int, rule: int, units: dict[str, int]) -> None:
         """The nodes that are one argument each: its tag, or the innermost rule around it."""
@@ -626,12 +587,6 @@ class _CallWriter:
 _NOTES = frozenset({"description", "title", "default", "examples"})
 
 
-def _without_defs(schema: Any) -> Any:
-    if not isinstance(schema, Mapping):
-        return schema
-    return {key: value for key, value in schema.items() if key != "$defs"}
-
-
 def _joined(atoms: Sequence[str]) -> str:
     return " ".join(atoms) or '""'
 
@@ -640,34 +595,37 @@ def _group(lang: _Lang) -> str:
     return f"({' | '.join(map(_joined, lang))})"
 
 
-def _class(node: peg.Node) -> str:
+def _chars(node: peg.Node) -> str:
+    """So many characters of a class."""
     text = ""
     for part in node["ranges"]:
         first, last = part["start"], part["end"]
         text += f"\\U{first:08X}" if first == last else f"\\U{first:08X}-\\U{last:08X}"
-    return f"[{'^' if node['negated'] else ''}{text}]"
+    least, most = node["min_count"], node["max_count"]
+    most = max(least, 32) if most == -1 else most
+    return f"[{'^' if node['negated'] else ''}{text}]{{{least},{most}}}"
 
 
 _KINDS: Mapping[str, Callable[[_CallWriter, int, peg.Node, _PiecePlace], _Lang]] = {
-    "epsilon": _CallWriter._nothing,
-    "start": _CallWriter._nothing,
-    "end": _CallWriter._nothing,
-    "and": _CallWriter._nothing,
-    "not": _CallWriter._nothing,
-    "literal": _CallWriter._literal,
-    "any": _CallWriter._any,
-    "space": _CallWriter._white,
-    "chars": _CallWriter._chars,
-    "string": _CallWriter._string,
-    "until": _CallWriter._until,
+    "epsilon": _CallWriter._leaf,
+    "start": _CallWriter._leaf,
+    "end": _CallWriter._leaf,
+    "and": _CallWriter._leaf,
+    "not": _CallWriter._leaf,
+    "literal": _CallWriter._leaf,
+    "any": _CallWriter._leaf,
+    "space": _CallWriter._leaf,
+    "chars": _CallWriter._leaf,
+    "string": _CallWriter._leaf,
+    "until": _CallWriter._leaf,
     "sequence": _CallWriter._sequence,
     "choice": _CallWriter._choice,
     "repetition": _CallWriter._repetition,
-    "ref": _CallWriter._ref,
+    "ref": _CallWriter._child,
     "rule": _CallWriter._rule,
     "tag": _CallWriter._tag,
     "atomic": _CallWriter._child,
     "ac": _CallWriter._child,
     "schema": _CallWriter._child,
-    "gbnf": _CallWriter._gbnf,
+    "gbnf": _CallWriter._child,
 }

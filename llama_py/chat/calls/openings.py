@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 
 from llama_py.chat.calls import peg
-from llama_py.chat.calls.peg import Arena, Node
+from llama_py.chat.calls.peg import Arena
 from llama_py.tenants import remembering
 
 __all__ = ["SPACE", "CallOpening", "openings_of"]
@@ -51,17 +51,16 @@ def openings_of(arena: str, marks: tuple[str, ...], prompt: str) -> tuple[CallOp
     if not arena:
         return tuple(map(CallOpening, marks))
     tree = peg.arena_of(arena)
-    return tuple(_opening(tree, mark, prompt) for mark in marks)
-
-
-def _opening(tree: Arena, mark: str, prompt: str) -> CallOpening:
-    ways = [(way, _behind(tree, way, mark)) for way in _ways_to_literals(tree)]
-    found = [(way, behind) for way, behind in ways if behind is not None]
-    if not found:
-        return CallOpening(mark)
-    before = [text for text in _before(tree, found[0][0]) if text not in prompt]
-    # Each tool may have its own way, with its name behind the mark.
-    return CallOpening(mark, tuple(reversed(before)), _common([behind for _, behind in found]))
+    openings = []
+    for mark in marks:
+        ways = [(way, _behind(tree, way, mark)) for way in _ways_to_literals(tree)]
+        found = [(way, behind) for way, behind in ways if behind is not None]
+        # Each tool may have its own way, with its name behind the mark.
+        common = _common([behind for _, behind in found])
+        before = [text for way, _ in found[:1] for text in _before(tree, way)]
+        unsaid = tuple(text for text in reversed(before) if text not in prompt)
+        openings.append(CallOpening(mark, unsaid, common))
+    return tuple(openings)
 
 
 def _common(sequences: Sequence[tuple[str | None, ...]]) -> tuple[str | None, ...]:
@@ -161,26 +160,11 @@ def _before(tree: Arena, way: Sequence[int]) -> Iterator[str]:
             continue
         parts = tree.children(way[depth])
         for part in reversed(parts[: parts.index(way[depth + 1])]):
-            text = _optional_text(tree, part)
-            if text:
+            node, kind, tags = tree.nodes[part], tree.nodes[part]["type"], tree.tags(part)
+            may_lack = kind == "repetition" and not node["min_count"] and node["max_count"] == 1
+            # A reply can go without white space and content, not without reasoning and calls.
+            empty = kind in ("epsilon", "space", "not", "and") or peg.CONTENT in tags
+            if may_lack and (text := tree.text_in(part)):
                 yield text
-            elif not _may_be_empty(tree, part):
+            elif not empty or peg.REASONING in tags or tree.names(part):
                 return
-
-
-def _optional_text(tree: Arena, at: int) -> str:
-    """The text of a node that may be missing, and is a text; "" for all others."""
-    node: Node = tree.nodes[at]
-    if node["type"] != "repetition" or node["min_count"] or node["max_count"] != 1:
-        return ""
-    while tree.nodes[at]["type"] in ("repetition", "rule", "ref", "atomic"):
-        (at,) = tree.children(at)
-    return str(tree.nodes[at]["literal"]) if tree.nodes[at]["type"] == "literal" else ""
-
-
-def _may_be_empty(tree: Arena, at: int) -> bool:
-    """Whether this is nothing, white space or content that a reply can go without."""
-    if peg.REASONING in tree.tags(at) or tree.names(at):
-        return False
-    kind = tree.nodes[at]["type"]
-    return kind in ("epsilon", "space", "not", "and") or peg.CONTENT in tree.tags(at)

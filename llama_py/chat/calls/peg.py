@@ -55,7 +55,7 @@ class Arena:
                 f"llama.cpp describes a format with {sorted(unknown)}, unknown here"
             )
         self._names = _Under(self, lambda node: self._tagged(node, NAME))
-        self._arguments = _Under(self, lambda node: self._argument(node))
+        self._arguments = _Under(self, lambda node: self._tagged(node, ARG, ARG_NAME))
         self._tags = _Under(self, lambda node: [node["tag"]] if node["type"] == "tag" else [])
         self._kinds = _Under(self, lambda node: [node["type"]])
 
@@ -121,19 +121,24 @@ class Arena:
                 return self._text(found)
         return ""
 
+    def text_in(self, at: int) -> str:
+        """The text of a node that is nothing but a text, or may be; "" for all others."""
+        while self.nodes[at]["type"] in ("repetition", "rule", "ref", "atomic"):
+            (at,) = self.children(at)
+        node = self.nodes[at]
+        return str(node["literal"]) if node["type"] == "literal" else ""
+
     def _text(self, at: int) -> str:
         nodes = (self.nodes[found] for found in self.walk(at))
         return next((str(node["literal"]) for node in nodes if node["type"] == "literal"), "")
 
-    def _tagged(self, node: Node, tag: str) -> list[str]:
+    def _tagged(self, node: Node, tag: str, inner: str = "") -> list[str]:
+        """The text in a node with this tag, there under the tag ``inner``; [] for other nodes."""
         if node["type"] != "tag" or node["tag"] != tag:
             return []
-        return [text] if (text := self._text(node["child"])) else []
-
-    def _argument(self, node: Node) -> list[str]:
-        if node["type"] != "tag" or node["tag"] != ARG:
-            return []
-        return [text] if (text := self.literal_under(node["child"], ARG_NAME)) else []
+        at = node["child"]
+        text = self.literal_under(at, inner) if inner else self._text(at)
+        return [text] if text else []
 
 
 class _Under:

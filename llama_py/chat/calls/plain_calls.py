@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -97,16 +97,11 @@ class PlainCalls:
         tool = next((tool for tool in self.tools if tool.name == call.name), None)
         if tool is None or not isinstance(arguments, dict):
             return None
-        if _takes_nothing(tool.parameters):
+        schema: Any = tool.parameters
+        lists_none = isinstance(schema, Mapping) and schema.get("properties") == {}
+        if lists_none and not any(schema.get(key) for key in (*_OTHERS, "required")):
             return replace(call, arguments="{}")
-        return call if fits(arguments, tool.parameters, self.matches, closed=True) else None
-
-
-def _takes_nothing(schema: Any) -> bool:
-    """Whether a schema lists no parameters, and does not allow for any."""
-    if not isinstance(schema, Mapping) or schema.get("properties") != {}:
-        return False
-    return not any(schema.get(key) for key in (*_OTHERS, "required"))
+        return call if fits(arguments, schema, self.matches, closed=True) else None
 
 
 def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -273,43 +268,40 @@ class _Scanner:
         self._at += 1
         if self._closed or self._list_ended:
             raise _Misfit
+        more = self._several and len(self._found) < _MOST_CALLS
+        may_begin = not self._found or (more and (self._comma or not self._listed))
         if self._listed is None and letter == "[":
             self._listed = True
-        elif letter == "{" and self._may_begin():
+        elif letter == "{" and may_begin:
             self._listed, self._comma = bool(self._listed), False
-            self._begin()
-        elif letter == "," and self._may_be_followed():
-            self._comma = True
+            self._open.append(_Object())
+            self._wants = "key or end"
+            self._name = self._given = ""
+        elif letter == "," and self._found and not self._comma and (self._listed or self._several):
+            self._comma = True  # Llama 3 writes some between calls without a list, too
         elif letter == "]" and self._listed and self._found and not self._comma:
             self._list_ended = True
         else:
             raise _Misfit
         return True
 
-    def _may_be_followed(self) -> bool:
-        """Whether a comma may stand here; Llama 3 writes some between calls without a list, too."""
-        return bool(self._found) and not self._comma and bool(self._listed or self._several)
-
-    def _may_begin(self) -> bool:
-        if not self._found:
-            return True
-        if not self._several or len(self._found) >= _MOST_CALLS:
-            return False
-        return self._comma if self._listed else True
-
     def _read_fence(self) -> bool:
         rest = self.text[self._at :]
-        if self._listed is not None:
+        whole = rest.startswith(_FENCE)
+        if not whole and not _FENCE.startswith(rest):
+            raise _Misfit
+        if self._listed is not None:  # it closes
             if not self._fenced or self._closed or (self._listed and not self._list_ended):
                 raise _Misfit
-            return self._read_literal(rest)
+            if whole:
+                self._closed = True
+                self._at += len(_FENCE)
+            return whole
         if self._fenced:
             raise _Misfit
-        head = rest[len(_FENCE) :].lstrip(" \t") if rest.startswith(_FENCE) else ""
+        head = rest[len(_FENCE) :].lstrip(" \t") if whole else ""
         language = re.match(r"\w*", head)
         word = language[0] if language else ""
-        if not (rest.startswith(_FENCE) or _FENCE.startswith(rest)):
-            raise _Misfit
         if not any(name.startswith(word.lower()) for name in _LANGUAGES):
             raise _Misfit
         if len(word) == len(head):
@@ -320,21 +312,7 @@ class _Scanner:
         self._at += len(rest) - len(head) + len(word)
         return True
 
-    def _read_literal(self, rest: str) -> bool:
-        if rest.startswith(_FENCE):
-            self._closed = True
-            self._at += len(_FENCE)
-            return True
-        if _FENCE.startswith(rest):
-            return False
-        raise _Misfit
-
     # ---- within a call -------------------------------------------------------------------------
-
-    def _begin(self) -> None:
-        self._open.append(_Object())
-        self._wants = "key or end"
-        self._name = self._given = ""
 
     def _inside(self, letter: str) -> bool:
         if "key" in self._wants and letter == '"':
@@ -362,21 +340,18 @@ class _Scanner:
         elif letter in "[{":
             if len(self._open) > _DEEPEST:
                 raise _Misfit
-            self._descend(letter)
+            top = self._open[-1]
+            if isinstance(top, _Object) and top.key == "function":
+                self._open.append(_Object(inner=True))
+            else:
+                if isinstance(top, _Object):
+                    self._arguments = self._at
+                self._open.append(letter)
+            self._wants = "key or end" if letter == "{" else "value or end"
         else:
             return self._read_scalar()
         self._at += 1
         return True
-
-    def _descend(self, letter: str) -> None:
-        top = self._open[-1]
-        if isinstance(top, _Object) and top.key == "function":
-            self._open.append(_Object(inner=True))
-        else:
-            if isinstance(top, _Object):
-                self._arguments = self._at
-            self._open.append(letter)
-        self._wants = "key or end" if letter == "{" else "value or end"
 
     def _read_scalar(self) -> bool:
         match = _SCALAR.match(self.text, self._at)
@@ -424,20 +399,20 @@ class _Scanner:
     def _check_so_far(self) -> None:
         """Whether the name of a field, or of a tool, may begin so."""
         top = self._open[-1]
-        if isinstance(top, _Object) and self._string is not None:
-            so_far = self.text[self._string + 1 : self._at]
-            if not any(text.startswith(so_far) for text in self._expected(top)):
-                raise _Misfit
-
-    def _expected(self, top: _Object) -> Sequence[str] | set[str]:
+        if not isinstance(top, _Object) or self._string is None:
+            return
+        expected: Iterable[str]
         if "key" in self._wants:
-            return (*_NAMES, *_ARGUMENTS, *_IDLE)
-        if top.key == "type":
-            return _TYPES
-        return self._names if top.key in _NAMES else [self._any_text()]
-
-    def _any_text(self) -> str:
-        return self.text[(self._string or 0) + 1 : self._at]
+            expected = (*_NAMES, *_ARGUMENTS, *_IDLE)
+        elif top.key == "type":
+            expected = _TYPES
+        elif top.key in _NAMES:
+            expected = self._names
+        else:
+            return
+        so_far = self.text[self._string + 1 : self._at]
+        if not any(text.startswith(so_far) for text in expected):
+            raise _Misfit
 
     def _take_string(self, quoted: str) -> None:
         top = self._open[-1]
@@ -447,21 +422,18 @@ class _Scanner:
             return
         text = str(json.loads(quoted))
         if is_key:
-            self._take_key(top, text)
+            known = (*_NAMES, *_ARGUMENTS, *_IDLE)
+            twice = text in top.keys or (text in _ARGUMENTS and bool(self._given))
+            if text not in known or twice or (top.inner and text == "function"):
+                raise _Misfit
+            top.key = text
+            top.keys.append(text)
         elif top.key in _NAMES:
             if text not in self._names or self._name:
                 raise _Misfit
             self._name = text
         elif top.key == "type" and text not in _TYPES:
             raise _Misfit
-
-    def _take_key(self, top: _Object, key: str) -> None:
-        known = (*_NAMES, *_ARGUMENTS, *_IDLE)
-        twice = key in top.keys or (key in _ARGUMENTS and bool(self._given))
-        if key not in known or twice or (top.inner and key == "function"):
-            raise _Misfit
-        top.key = key
-        top.keys.append(key)
 
     # ---- ends ----------------------------------------------------------------------------------
 
@@ -471,13 +443,10 @@ class _Scanner:
             raise _Misfit
         self._wants = ", or end"
         if isinstance(top, _Object):
-            if not top.inner:
-                self._end_call()
+            if not top.inner:  # the call ends
+                if not self._name or not self._given:
+                    raise _Misfit
+                self._found.append(FoundCall(self._name, self._given))
+                self._wants = "start"
         elif isinstance(self._open[-1], _Object):
             self._given = self.text[self._arguments : self._at]
-
-    def _end_call(self) -> None:
-        if not self._name or not self._given:
-            raise _Misfit
-        self._found.append(FoundCall(self._name, self._given))
-        self._wants = "start"

@@ -51,6 +51,8 @@ _JSON = (
     r"^(-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+\-]?[0-9]+)?|true|false|null"
     r'|\{[^\x00]*\}|\[[^\x00]*\]|"[^\x00]*")$'
 )
+#: Keywords by which a schema that names no type is of something else than text.
+_STRUCTURED = ("properties", "items", "prefixItems", "additionalProperties")
 #: What the machines of texts with a bounded length come to in a grammar, in characters of it.
 _MOST_TEXT = 120_000
 #: Beyond so many states, a closing tag is known by its first two characters.
@@ -91,7 +93,8 @@ def texts_of(leaf: Schema) -> Piece | None:
     if (values := _listed(leaf)) is not None:
         found = [literal(value) for value in values if isinstance(value, str)]
         return either(found) if found else None
-    if leaf.get("type", "string") != "string" or _is_structure(leaf):
+    usual = "object" if any(key in leaf for key in _STRUCTURED) else "string"
+    if leaf.get("type", usual) != "string":
         return None
     if isinstance(pattern := leaf.get("pattern"), str):
         return expression(pattern) or anything()
@@ -100,27 +103,9 @@ def texts_of(leaf: Schema) -> Piece | None:
     return anything(leaf.get("minLength", 0), leaf.get("maxLength", -1))
 
 
-def _is_structure(leaf: Schema) -> bool:
-    return "type" not in leaf and any(
-        key in leaf for key in ("properties", "items", "prefixItems", "additionalProperties")
-    )
-
-
 def may_be_text(schema: Any, defs: Schema) -> bool:
     """Whether some text fits."""
     return any(texts_of(leaf) is not None for leaf in leaves(schema, defs))
-
-
-def _no_texts(schema: Any, defs: Schema) -> list[Any]:
-    """The alternatives that are no text."""
-    out: list[Any] = []
-    for leaf in leaves(schema, defs):
-        values = _listed(leaf)
-        if values is None:
-            out += [leaf] if texts_of(leaf) is None else []
-        elif others := [value for value in values if not isinstance(value, str)]:
-            out.append({"enum": others})
-    return out
 
 
 @remembering(256)
@@ -151,7 +136,7 @@ class Values:
         #: JSON, by the character that it must not have without an escape.
         self._json: dict[str, list[Any]] = {}
         self._defs: dict[str, Any] = {}
-        self._named: dict[tuple[str, str], str] = {}
+        self._named: dict[str, str] = {}
 
     def new_name(self, word: str = "v") -> str:
         """The name of a new rule."""
@@ -179,7 +164,13 @@ class Values:
 
     def json_of_others(self, schema: Any, defs: Schema) -> str | None:
         """The rule of JSON for what of a schema is no text; None if all of it is text."""
-        schemas = _no_texts(schema, defs)
+        schemas: list[Any] = []
+        for leaf in leaves(schema, defs):
+            values = _listed(leaf)
+            if values is None:
+                schemas += [leaf] if texts_of(leaf) is None else []
+            elif others := [value for value in values if not isinstance(value, str)]:
+                schemas.append({"enum": others})
         if not schemas:
             return None
         return self.json(schemas[0] if len(schemas) == 1 else {"anyOf": [*schemas]}, defs)
@@ -285,14 +276,11 @@ class Values:
 
     def gemma(self, schema: Any, defs: Schema) -> str:
         """The rule of a value in Gemma's notation: names are bare, and strings have marks."""
-        return self._once("gemma", schema, lambda: self._gemma(schema, defs))
-
-    def _once(self, kind: str, schema: Any, body: Any) -> str:
-        key = kind, json.dumps(schema, sort_keys=True)
+        key = json.dumps(schema, sort_keys=True)
         if key not in self._named:
             self._named[key] = name = self.new_name("g")
             self.rules[name] = ""  # it may need itself
-            self.rules[name] = body()
+            self.rules[name] = self._gemma(schema, defs)
         return self._named[key]
 
     def _gemma(self, schema: Any, defs: Schema) -> str:
@@ -370,9 +358,7 @@ class Values:
     def element(self, name: str, schema: Any, defs: Schema, space: str, mark: str) -> str:
         """A member in MiniMax's notation."""
         inner = self.elements(schema, defs, space, mark, f"{mark}</{name}>")
-        rule = self.new_name("e")
-        self.rules[rule] = f"{quoted(f'{mark}<{name}>')} {inner}"
-        return rule
+        return self._ruled(f"{quoted(f'{mark}<{name}>')} {inner}", "e")
 
     # ---- lists -----------------------------------------------------------------------------------
 

@@ -74,7 +74,12 @@ class BuiltinFormat:
         before = apply_named_template(self._name, said[:-1], opening=False)
         whole = apply_named_template(self._name, said, opening=False)
         if request.continue_final_message:
-            prompt = self._begun(said, whole, before)
+            text = said[-1][1].strip()
+            at = whole.rfind(text, len(before)) if text else -1
+            if at >= 0:  # up to what there is of the reply
+                prompt = whole[: at + len(text)]
+            else:
+                prompt = apply_named_template(self._name, said[:-1], opening=True) + said[-1][1]
             starts: tuple[int, ...] = (len(before),)
         else:
             opening = request.add_generation_prompt
@@ -97,14 +102,6 @@ class BuiltinFormat:
     def _source(self) -> str:
         said = [(role, _GAP) for role in ("system", "user", "assistant", "user")]
         return apply_named_template(self._name, said, opening=True).replace(_GAP, "\n")
-
-    def _begun(self, said: list[tuple[str, str]], whole: str, before: str) -> str:
-        """The prompt up to what there is of the reply."""
-        text = said[-1][1].strip()
-        at = whole.rfind(text, len(before)) if text else -1
-        if at >= 0:
-            return whole[: at + len(text)]
-        return apply_named_template(self._name, said[:-1], opening=True) + said[-1][1]
 
     def _said(self, message: Message) -> tuple[str, str]:
         texts = [

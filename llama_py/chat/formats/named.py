@@ -6,8 +6,8 @@ and after the messages of each role. The tokenizer adds BOS.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from llama_py.chat.conversation import AudioPart, ImagePart, Message, Text
@@ -65,13 +65,12 @@ class NamedFormat:
             opening = tail if tail.startswith(self.assistant[0]) else self.assistant[0] + tail
         elif not request.add_generation_prompt:
             opening = ""
-        starts = _starts(pieces)
         return RenderedChat(
             prompt="".join(pieces) + opening,
             generation_prompt=opening,
             stops=self.stops,
             delimiters=(("user", self.user[0]), ("assistant", self.assistant[0])),
-            message_starts=starts,
+            message_starts=tuple(accumulate(map(len, pieces))),
             schema=request.schema,
         )
 
@@ -79,8 +78,9 @@ class NamedFormat:
         placed = request.messages
         if request.system_anywhere:
             placed = place_system(placed, FixedSlots())
-        system, messages = _split_system(placed)
-        system = system or self.default_system
+        systems = [_plain_text(m) for m in placed if m.role in ("system", "developer")]
+        messages = [m for m in placed if m.role not in ("system", "developer")]
+        system = "\n\n".join(systems) or self.default_system
         pieces = []
         if system and self.system is not None:
             pieces.append(self.system[0] + system + self.system[1])
@@ -102,21 +102,6 @@ class NamedFormat:
             f'this chat format has no form for a message of the role "{role}"; use the model\'s '
             "own template (leave chat_format out)"
         )
-
-
-def _starts(pieces: Sequence[str]) -> tuple[int, ...]:
-    out, at = [], 0
-    for piece in pieces:
-        at += len(piece)
-        out.append(at)
-    return tuple(out)
-
-
-def _split_system(messages: Sequence[Message]) -> tuple[str, list[Message]]:
-    """The texts of the system messages together, and the other messages."""
-    systems = [_plain_text(m) for m in messages if m.role in ("system", "developer")]
-    others = [m for m in messages if m.role not in ("system", "developer")]
-    return "\n\n".join(systems), others
 
 
 def _plain_text(message: Message) -> str:

@@ -13,7 +13,7 @@ from llama_py.chat.formats.tools import CHATML_TOOLS
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.templates.inputs import choice_value, message_values, tool_values
-from llama_py.chat.templates.jinja import ChatFormatter, ChatFormatterResponse
+from llama_py.chat.templates.jinja import ChatFormatter
 from llama_py.chat.templates.system import FixedSlots, place_system
 from llama_py.chat.templates.template import ChatTemplate
 from llama_py.errors import ParameterError, TemplateError
@@ -89,10 +89,13 @@ class _Function:
                 f"the chat format {self._name!r} returns stopping criteria; pass them to "
                 "create_chat_completion(stopping_criteria=...), or return texts in stop"
             )
-        rendered = RenderedChat(
-            prompt=_without_bos(response, model), stops=_stops(response), schema=request.schema
-        )
-        return constrain_plain(rendered, _vocab(model))
+        prompt, stop, vocab = response.prompt, response.stop, _vocab(model)
+        if response.added_special and vocab is not None and vocab.add_bos and vocab.bos >= 0:
+            # The tokenizer adds it as a token.
+            prompt = prompt.removeprefix(vocab.piece(vocab.bos).decode("utf-8", "replace"))
+        stops = (stop,) if isinstance(stop, str) else tuple(() if stop is None else stop)
+        rendered = RenderedChat(prompt=prompt, stops=stops, schema=request.schema)
+        return constrain_plain(rendered, vocab)
 
     def sources(self, model: Any) -> tuple[str, ...]:
         return ()
@@ -119,21 +122,6 @@ class _Template:
 
 def _vocab(model: Any) -> Any:
     return getattr(model, "vocab", None)
-
-
-def _stops(response: ChatFormatterResponse) -> tuple[str, ...]:
-    stop = response.stop
-    if stop is None:
-        return ()
-    return (stop,) if isinstance(stop, str) else tuple(stop)
-
-
-def _without_bos(response: ChatFormatterResponse, model: Any) -> str:
-    """The prompt without the BOS text that the tokenizer adds as a token."""
-    vocab = _vocab(model)
-    if not response.added_special or vocab is None or not vocab.add_bos or vocab.bos < 0:
-        return response.prompt
-    return response.prompt.removeprefix(vocab.piece(vocab.bos).decode("utf-8", "replace"))
 
 
 #: Models that call tools in a form of their own have it in their template.
