@@ -123,7 +123,7 @@ def _sound(data: bytes) -> MediaFile | None:
         return MediaFile("audio", "wav", seconds=_wav_seconds(data))
     at = 0
     while data[at : at + 3] == b"ID3":  # tags, which FLAC may have before it as well as MP3
-        a, b, c, d = data[at + 6 : at + 10]
+        a, b, c, d = struct.unpack("4B", data[at + 6 : at + 10])
         footer = 10 if data[at + 5] & 0x10 else 0
         at += 10 + ((a & 127) << 21 | (b & 127) << 14 | (c & 127) << 7 | (d & 127)) + footer
     if data[at : at + 4] == b"fLaC":

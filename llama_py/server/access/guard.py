@@ -33,9 +33,9 @@ __all__ = ["Guard", "needs"]
 
 _log = logging.getLogger("llama_py.server")
 
-#: Characters that cannot harm a log or a header.
 #: What carries a file instead of JSON.
 _FORM = "multipart/form-data"
+#: Characters that cannot harm a log or a header.
 _ID = re.compile(r"[A-Za-z0-9._:=+/@-]{1,128}")
 #: Answered to everybody at any time: whether the server is there, and well.
 _PROBES = frozenset({"/health", "/v1/health", "/livez", "/readyz", "/api/hello"})
