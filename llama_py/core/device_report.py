@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from llama_py._native import ggml_h
-from llama_py._native.backends import PACKAGES, Plugin, plugins
+from llama_py._native.backends import PACKAGES, plugins
 from llama_py.core import backend, rpc
 from llama_py.core.host.gpus import BUILD_OPTIONS, GPU, find_gpus, hiding_variables
 from llama_py.core.host.profiles import build_info
@@ -64,7 +64,12 @@ def device_report(built: Sequence[str], servers: Sequence[str] = ()) -> DeviceRe
     Raises:
         ParameterError: one of them is none.
     """
-    lost = _missing(servers)
+    lost = []  # servers that cannot be used; the others are added
+    for server in servers:
+        try:
+            rpc.add_server(server)
+        except DeviceUnavailableError as error:
+            lost.append(str(error))
     devices = backend.devices()
     kinds = {device["kind"] for device in devices}
     wanted = "gpu" if "gpu" in kinds else "integrated gpu"
@@ -76,28 +81,12 @@ def device_report(built: Sequence[str], servers: Sequence[str] = ()) -> DeviceRe
     backends = [*dict.fromkeys(_BACKENDS[stem] for stem in stems if stem in _BACKENDS)]
     gpus = find_gpus()
     hints = [
-        *_refused(added),
+        *(f"{p.distribution} is installed and not used: {p.refusal}" for p in added if p.refusal),
         *lost,
         *_silent_backends(backends, _with_devices()),
         *unused_gpus(gpus, backends, has_device=bool(kinds & {"gpu", "integrated gpu"})),
     ]
     return DeviceReport(tuple(devices), tuple(backends), tuple(gpus), tuple(hints))
-
-
-def _refused(added: Sequence[Plugin]) -> list[str]:
-    """What to say of plug-ins that are installed and not loaded."""
-    return [f"{p.distribution} is installed and not used: {p.refusal}" for p in added if p.refusal]
-
-
-def _missing(servers: Sequence[str]) -> list[str]:
-    """What to say of servers that cannot be used; the others are added."""
-    hints = []
-    for each in servers:
-        try:
-            rpc.add_server(each)
-        except DeviceUnavailableError as error:
-            hints.append(str(error))
-    return hints
 
 
 def _with_devices() -> set[str]:

@@ -113,8 +113,12 @@ class Vocab(Handle[C.llama_vocab_p]):
         if not isinstance(text, (str, bytes, bytearray, memoryview)):  # bytes(10**9) is 1 GB
             raise ParameterTypeError(f"text must be a string or bytes, not {shown(text)}")
         raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
-        if not isinstance(text, str):
-            self._check_characters(raw)
+        if not isinstance(text, str) and any(byte in raw for byte in _NO_CHARACTER_BEGINS):
+            found = _NO_CHARACTER.search(raw)
+            if found:
+                raise TokenizationError(
+                    f"the bytes {found[0]!r} at {found.start()} are no character of Unicode"
+                )
         # One token a byte is the usual upper bound; if there are more, the call says how many.
         room = len(raw) + 8
         out = np.empty(room, np.int32)
@@ -128,13 +132,6 @@ class Vocab(Handle[C.llama_vocab_p]):
             )
         tokens: list[int] = out[:count].tolist()
         return tokens
-
-    def _check_characters(self, raw: bytes) -> None:
-        suspicious = any(byte in raw for byte in _NO_CHARACTER_BEGINS)
-        if suspicious and (found := _NO_CHARACTER.search(raw)):
-            raise TokenizationError(
-                f"the bytes {found[0]!r} at {found.start()} are no character of Unicode"
-            )
 
     def _tokenize_into(
         self, raw: bytes, out: np.ndarray, add_special: bool, parse_special: bool

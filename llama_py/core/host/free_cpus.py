@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from llama_py.core.host.machine import allowed_cpus
+
 __all__ = ["FreeCpus"]
 
 #: Seconds over which less than this was measured say nothing: the system counts in ticks of 10 ms.
@@ -45,9 +47,12 @@ class FreeCpus:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._path = root / "proc/stat"
-        self._allowed = _affinity() if allowed is None else allowed
+        self._allowed = allowed_cpus() if allowed is None else allowed
         self._clock, self._own = clock, own
-        self._ticks = _ticks_per_second()
+        try:
+            self._ticks = os.sysconf("SC_CLK_TCK")
+        except (AttributeError, ValueError, OSError):
+            self._ticks = 100
         self._polite = _niceness() > 0 if polite is None else polite
         self._sleep = sleep
         self._last = self._read()
@@ -82,9 +87,6 @@ class FreeCpus:
             return None
         if self._clock() - last[0] <= _LONGEST and (free := self()) is not None:
             return free
-        return self._now()
-
-    def _now(self) -> float | None:
         counts = []
         for number in range(_LOOKS):
             if number:
@@ -120,20 +122,6 @@ class FreeCpus:
             raise ValueError(line)
         gives_way = 0 if self._polite else ticks[_NICE]
         return sum(ticks) - ticks[_IDLE] - ticks[_IOWAIT] - gives_way
-
-
-def _affinity() -> set[int]:
-    try:
-        return os.sched_getaffinity(0)
-    except AttributeError:  # macOS and Windows, which have no /proc/stat either
-        return set()
-
-
-def _ticks_per_second() -> int:
-    try:
-        return os.sysconf("SC_CLK_TCK")
-    except (AttributeError, ValueError, OSError):
-        return 100
 
 
 def _niceness() -> int:

@@ -46,7 +46,9 @@ def check_memory(path: str | os.PathLike[str], params: ModelParams, context: Con
         NotEnoughMemoryError: with what is needed, what is left, and what to do.
         ModelNotFoundError, InvalidModelError: see ``check_model_file``.
     """
-    if params.vocab_only or _on_a_gpu(params):
+    if params.vocab_only:
+        return
+    if params.n_gpu_layers != 0 and any(device["kind"] == "gpu" for device in gpus(params)):
         return
     left, addresses = memory_left(), addresses_left()
     needed = needs(check_model_file(path), params, context)
@@ -82,10 +84,6 @@ def cells_are_usual(info: GGUFInfo) -> bool:
     name = info.architecture
     unusual = any(f"{name}.{key}" in info.metadata for key in _UNUSUAL)
     return not unusual and not any(f"{name}.{key}" in info.arrays for key in _LISTED)
-
-
-def _on_a_gpu(params: ModelParams) -> bool:
-    return params.n_gpu_layers != 0 and any(d["kind"] == "gpu" for d in gpus(params))
 
 
 def _mib(size: int) -> str:

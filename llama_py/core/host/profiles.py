@@ -91,7 +91,7 @@ def key_of(info: GGUFInfo) -> dict[str, Any]:
         "format": _FORMAT,
         "version": __version__,
         "llama_cpp": LLAMA_CPP_COMMIT,
-        "build": _build_digest(),
+        "build": _digest(build_info())[:16],
         "cpu": _cpu(),
         "cores": usable_cores(),
         "architecture": info.architecture,
@@ -127,11 +127,6 @@ def build_info() -> dict[str, Any]:
             continue
         return found
     return {}
-
-
-def _build_digest() -> str:
-    text = json.dumps(build_info(), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @cache
@@ -215,14 +210,15 @@ def _digest(values: object) -> str:
 
 def _valid(values: object) -> TypeGuard[dict[str, bool | int]]:
     """Whether all of it can be given to a context."""
-    return isinstance(values, dict) and all(map(_fits, values.keys(), values.values()))
-
-
-def _fits(name: object, value: object) -> bool:
-    kind, most = TUNED.get(str(name), (None, 0))
-    if type(value) is not kind:
+    if not isinstance(values, dict):
         return False
-    return not isinstance(value, int) or kind is bool or 1 <= value <= most
+    for name, value in values.items():
+        kind, most = TUNED.get(str(name), (None, 0))
+        if type(value) is not kind:
+            return False
+        if isinstance(value, int) and kind is not bool and not 1 <= value <= most:
+            return False
+    return True
 
 
 # -- use -------------------------------------------------------------------------------------------
