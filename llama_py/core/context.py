@@ -522,7 +522,17 @@ def default_n_ctx(model: Model, params: ContextParams) -> int:
     That is a quarter of the memory that this process may use, for what the CPU keeps of the cache,
     and three quarters of what is free on the GPUs, where the weights are by now, for the rest.
     """
-    room = _room_for_cache(model, params)
+    room = memory_bytes() * MEMORY_SHARE
+    gpus: list[int] = [
+        device["free_bytes"] for device in named_gpus(model.devices) if device["kind"] == "gpu"
+    ]
+    layers = model.params.n_gpu_layers
+    if gpus and params.offload_kqv and layers != 0:  # each layer's part is where the layer is
+        if model.params.split_mode == 0:  # one of them has all
+            gpus = gpus[model.params.main_gpu : model.params.main_gpu + 1] or gpus[:1]
+        there = 1.0 if layers < 0 else min(1.0, layers / max(1, model.n_layer))
+        device_room = sum(gpus) * _DEVICE_SHARE / there
+        room = min(device_room, room / (1 - there)) if there < 1 else device_room
     buffers = 1 if params.kv_unified else params.n_seq_max
     return chosen_n_ctx(model.n_ctx_train, _bytes_per_cell(model), room, buffers)
 
@@ -536,22 +546,6 @@ def default_threads(size: int, cores: int | None = None) -> int:
     if size < _WORTH_THREADS:
         return 1
     return usable_cores() if cores is None else cores
-
-
-def _room_for_cache(model: Model, params: ContextParams) -> float:
-    """Bytes that the cache of all layers may take, with each layer where it is."""
-    host = memory_bytes() * MEMORY_SHARE
-    gpus: list[int] = [
-        device["free_bytes"] for device in named_gpus(model.devices) if device["kind"] == "gpu"
-    ]
-    layers = model.params.n_gpu_layers
-    if not gpus or not params.offload_kqv or layers == 0:
-        return host
-    if model.params.split_mode == 0:  # one of them has all
-        gpus = gpus[model.params.main_gpu : model.params.main_gpu + 1] or gpus[:1]
-    there = 1.0 if layers < 0 else min(1.0, layers / max(1, model.n_layer))
-    device = sum(gpus) * _DEVICE_SHARE / there
-    return min(device, host / (1 - there)) if there < 1 else device
 
 
 def _check_sizes(params: ContextParams, model: Model) -> None:
@@ -576,22 +570,17 @@ def _check_sizes(params: ContextParams, model: Model) -> None:
         raise ParameterError(
             f"moe_cache_size: {model.path} has no experts that could be cached; leave it out"
         )
-    needed = _least_cache_bytes(params, model)
+    # The least that the cells take: few layers of some architectures have any.
+    layers = 1.0 if not (model.is_hybrid or model.n_swa) else 1 / 16
+    four_bits = 0.28 if params.type_k is not None or params.type_v is not None else 1.0
+    kept = 0 if model.is_recurrent else params.n_ctx
+    needed = kept * _bytes_per_cell(model) * layers * four_bits
     there = memory_bytes() + sum(each["total_bytes"] for each in named_gpus(model.devices))
     if needed > there:
         raise ContextCreationError(
             f"a context of n_ctx={params.n_ctx} needs at least {needed / 2**30:.0f} GiB, and this "
             f"machine has {there / 2**30:.0f}; try a smaller n_ctx (0 chooses one that fits)"
         )
-
-
-def _least_cache_bytes(params: ContextParams, model: Model) -> float:
-    """The least that the cells take: few layers of some architectures have any."""
-    if model.is_recurrent:
-        return 0.0
-    layers = 1.0 if not (model.is_hybrid or model.n_swa) else 1 / 16
-    four_bits = 0.28 if params.type_k is not None or params.type_v is not None else 1.0
-    return params.n_ctx * _bytes_per_cell(model) * layers * four_bits
 
 
 def _bytes_per_cell(model: Model) -> int:

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from llama_py._native import chat_h
 from llama_py.core import backend
@@ -226,7 +227,9 @@ def _check(
         # Not measured: a backend may end the process over tensors that are too large for it.
         lacking: DeviceMemory | None = DeviceMemory(next(iter(free)), 0, cells, 0)
     else:
-        lacking = _lacking(measured(path, params, context_params), free)
+        room = {name: size - min(_MARGIN, int(_MARGIN_SHARE * size)) for name, size in free.items()}
+        needed = measured(path, params, context_params).devices
+        lacking = next((each for each in needed if each.total > room.get(each.device, inf)), None)
     if lacking is not None:
         weights = f"{_mib(lacking.weights)} of weights, " if lacking.weights else ""
         raise NotEnoughMemoryError(
@@ -249,16 +252,6 @@ def _check_tensors(
                 f"more than the driver of {name} binds at once; pass a smaller n_ctx, or "
                 "offload_kqv=False"
             )
-
-
-def _lacking(needed: Measured, free: Mapping[str, int]) -> DeviceMemory | None:
-    """What has no room on its device; None if everything has."""
-    for each in needed.devices:
-        if each.device in free:
-            margin = min(_MARGIN, int(_MARGIN_SHARE * free[each.device]))
-            if each.total > free[each.device] - margin:
-                return each
-    return None
 
 
 def _mib(size: int) -> str:

@@ -184,19 +184,10 @@ class _GrammarChecker:
                         total += starts[target]
                     elif not last:  # every round leaves something more on the stack
                         self._left_recursive(rule)
-                total += self._first_terminals(rule, nullable)
+                for sequence in self._alternatives[rule]:
+                    first = next((s for s in sequence if s == TERMINAL or not nullable[s]), None)
+                    total += first == TERMINAL
             for rule in component:
                 starts[rule] = total
             if total > MOST_STARTS:
                 self._too_many(min(component))
-
-    def _first_terminals(self, rule: int, nullable: list[bool]) -> int:
-        count = 0
-        for sequence in self._alternatives[rule]:
-            for symbol in sequence:
-                if symbol == TERMINAL:
-                    count += 1
-                    break
-                if not nullable[symbol]:
-                    break
-        return count

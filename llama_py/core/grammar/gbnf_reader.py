@@ -218,7 +218,12 @@ class _GBNFReader:
         if letter == "[":
             return self._class(out)
         if letter in "<!":
-            return self._token(out)
+            line, match = self._line(), self._take(_TOKEN)
+            if match is None:
+                self._fail(f"expected a token like <[12]> or <name>, found {self._shown()}")
+            self._rules.tokens.setdefault(match.group().lstrip("!"), line)
+            out.append(TERMINAL)
+            return 1
         if letter == ".":
             self._at += 1
             out.append(TERMINAL)
@@ -229,15 +234,6 @@ class _GBNFReader:
         if match is None:
             return None
         out.append(self._number(match.group()))
-        return 1
-
-    def _token(self, out: list[int]) -> int:
-        line = self._line()
-        match = self._take(_TOKEN)
-        if match is None:
-            self._fail(f"expected a token like <[12]> or <name>, found {self._shown()}")
-        self._rules.tokens.setdefault(match.group().lstrip("!"), line)
-        out.append(TERMINAL)
         return 1
 
     def _literal(self, out: list[int]) -> int:

@@ -85,7 +85,12 @@ class CoreTurns:
                 self._enter(share)
                 while (pause := self._pause(share)) > 0:
                     self._changed.wait(pause)
-                self._begin(share)
+                begins = self._holder is None
+                share.inside += 1
+                if begins:
+                    self._holder, share.fresh, share.left = share, True, time.perf_counter()
+                if begins and share.waiting > 1:
+                    self._changed.notify_all()  # the others of this share may begin as well
             finally:
                 share.waiting -= 1
         try:
@@ -100,13 +105,6 @@ class CoreTurns:
                 if not share.inside:
                     self._holder = None
                 self._changed.notify_all()
-
-    def _begin(self, share: Share) -> None:
-        share.inside += 1
-        if self._holder is None:
-            self._holder, share.fresh, share.left = share, True, time.perf_counter()
-            if share.waiting > 1:
-                self._changed.notify_all()  # the others of this share may begin as well
 
     def _enter(self, share: Share) -> None:
         """Be among those who are here; not with time that was saved up while others computed."""

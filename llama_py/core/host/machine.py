@@ -57,7 +57,11 @@ def allowed_cpus() -> set[int]:
 
 def memory_bytes(root: Path = Path("/")) -> int:
     """Memory of the machine, or of the container if it has a limit."""
-    return min([_physical_memory(), *(limit for _, limit, _ in _memory_limits(root))])
+    try:
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        physical = 8 << 30
+    return min([physical, *(limit for _, limit, _ in _memory_limits(root))])
 
 
 def available_bytes(root: Path = Path("/")) -> int:
@@ -122,13 +126,6 @@ def _cores(root: Path, allowed: set[int]) -> int:
     return len(siblings)
 
 
-def _physical_memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
-        return 8 << 30
-
-
 def _fields(path: Path) -> dict[str, int]:
     """The sizes that a file of ``/proc`` gives in lines ``Name:  123 kB``, in bytes."""
     lines = (line.partition(":") for line in (_read(path) or "").splitlines())
@@ -168,17 +165,13 @@ def _left_in_groups(root: Path) -> Iterator[int]:
     """What the limits leave, if the pages of files are given up."""
     for folder, limit, taken in _memory_limits(root):
         used = _read(folder / taken)
-        if used is not None:
-            yield limit - _number(used) + _file_pages(folder)
-
-
-def _file_pages(folder: Path) -> int:
-    """Bytes of a group's memory that hold parts of files."""
-    lines = (_read(folder / "memory.stat") or "").splitlines()
-    sizes = {name: _number(size) for name, _, size in (line.partition(" ") for line in lines)}
-    with_children = "total_" if "total_active_file" in sizes else ""  # the first version has both
-    names = (f"{with_children}{name}_file" for name in ("active", "inactive"))
-    return sum(sizes.get(name, 0) for name in names)
+        if used is None:
+            continue
+        lines = (_read(folder / "memory.stat") or "").splitlines()
+        sizes = {name: _number(size) for name, _, size in (line.partition(" ") for line in lines)}
+        children = "total_" if "total_active_file" in sizes else ""  # the first version has both
+        of_files = (sizes.get(f"{children}{name}_file", 0) for name in ("active", "inactive"))
+        yield limit - _number(used) + sum(of_files)
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:

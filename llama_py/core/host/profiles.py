@@ -86,7 +86,15 @@ class Profile:
 
 def key_of(info: GGUFInfo) -> dict[str, Any]:
     """The key of the profiles of this model on this machine."""
-    shape = {name: _plain(info, f"{info.architecture}.{name}") for name in _SHAPE}
+    shape = {}
+    for name in _SHAPE:
+        full = f"{info.architecture}.{name}"
+        value = info.metadata.get(full)
+        if full in info.arrays:  # only how long it is and what it begins with
+            array = info.arrays[full]
+            value = f"{array.type} x {array.count}: {getattr(array, 'values', None)}"[:200]
+        if value is not None:
+            shape[name] = value
     return {
         "format": _FORMAT,
         "version": __version__,
@@ -95,7 +103,7 @@ def key_of(info: GGUFInfo) -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": usable_cores(),
         "architecture": info.architecture,
-        "shape": {name: value for name, value in shape.items() if value is not None},
+        "shape": shape,
         "types": dict(sorted(info.tensor_types.items())),
     }
 
@@ -108,14 +116,6 @@ def path_of(key: Mapping[str, Any]) -> Path:
 
 def _folder() -> Path:
     return cache_directory() / "profiles"
-
-
-def _plain(info: GGUFInfo, name: str) -> Any:
-    """A value of the metadata; of an array, only how long it is and what it begins with."""
-    if name in info.arrays:
-        array = info.arrays[name]
-        return f"{array.type} x {array.count}: {getattr(array, 'values', None)}"[:200]
-    return info.metadata.get(name)
 
 
 def build_info() -> dict[str, Any]:

@@ -73,7 +73,9 @@ class Sampler:
         self._greedy, self._penalises = params.greedy, params.penalises
         self._vocab = vocab
         self._longest = longest or vocab.n_ctx_train or _UNKNOWN_LENGTH
-        self.seed = _seed(params.seed, seed_offset)
+        anew = params.seed in (RANDOM_SEED, -1)
+        seed = int.from_bytes(os.urandom(4), "little") if anew else params.seed + seed_offset
+        self.seed = seed % RANDOM_SEED
         self._bias = _bias_arrays(params, vocab)
         self._window: _PenaltyWindow | None = None
         self._chain: Handle[C.llama_sampler_p] | None = None
@@ -159,7 +161,10 @@ class Sampler:
         early = self._sampled < self.params.min_tokens
         if self._constraint is not None or early or self._history is not None:
             row = self._restrict(row.copy())  # many entries, which cannot be taken back
-        touched = self._touched_ids()
+        touched = self._bias[0] if self._bias is not None else None
+        if self._window is not None:
+            ids = self._window.ids()
+            touched = ids if touched is None else np.concatenate([ids, touched])
         before = row[touched] if touched is not None else None
         try:
             if self._bias is not None:
@@ -232,13 +237,6 @@ class Sampler:
         if self._constraint is not None:
             self._constraint.mask(row)
         return row
-
-    def _touched_ids(self) -> NDArray[np.intp] | None:
-        """The entries that biases and penalties are going to change."""
-        if self._window is None:
-            return self._bias[0] if self._bias is not None else None
-        ids = self._window.ids()
-        return ids if self._bias is None else np.concatenate([ids, self._bias[0]])
 
     def _choose_allowed(self, row: Row) -> int:
         if self._grammar is None or self._asleep:
@@ -499,12 +497,6 @@ def _bias_arrays(
         error.param = "logit_bias"
         raise error
     return ids, values
-
-
-def _seed(seed: int, offset: int) -> int:
-    if seed in (RANDOM_SEED, -1):
-        return int.from_bytes(os.urandom(4), "little") % RANDOM_SEED
-    return (seed + offset) % RANDOM_SEED
 
 
 def _processed(result: Any, row: NDArray[np.float32]) -> NDArray[np.float32]:
