@@ -592,11 +592,16 @@ def _longest_text(root: Node[H], text: bytes) -> TextPath | None:
         best.offer(node, whole, at.covered + (fan.partial(text, at.covered) if fan else 0))
         for child in fan.whole(text, at.covered) if fan else ():
             agreed = common_bytes(child.span.text or b"", text, at.covered)
-            inside = _tokens_inside(child, agreed)
-            place = _PathPlace(at.covered + inside.covered, child.start + inside.tokens)
-            ended = _last_whole(child, inside.tokens)
+            offsets = child.span.offsets
+            assert offsets is not None
+            # Of the bytes that agree, those of whole tokens. Tokens without text at the end are
+            # not counted: nothing in the prompt asks for them.
+            covered = int(offsets[offsets.searchsorted(agreed, "right") - 1])
+            count = int(offsets.searchsorted(covered))
+            ended = _last_whole(child, count)
             here = whole if ended is None else _PathPlace(at.covered + ended[0], ended[1])
-            if inside.covered == len(child.span.text or b""):
+            if covered == len(child.span.text or b""):
+                place = _PathPlace(at.covered + covered, child.start + count)
                 stack.append((child, place, here))
             else:
                 best.offer(child, here, at.covered + agreed)
@@ -614,17 +619,6 @@ def _text_path(hit: _TextHit[H]) -> TextPath:
     count = hit.place.tokens
     at = np.concatenate(offsets)[: count + 1]
     return TextPath(tokens[:count], at, hit.matched, sources[:count])
-
-
-def _tokens_inside(child: Node[H], agreed: int) -> _PathPlace:
-    """Of ``agreed`` bytes of an edge: those of whole tokens, and how many tokens these are.
-
-    Tokens without text at the end are not counted: nothing in the prompt asks for them.
-    """
-    offsets = child.span.offsets
-    assert offsets is not None
-    inside = int(offsets[offsets.searchsorted(agreed, "right") - 1])
-    return _PathPlace(inside, int(offsets.searchsorted(inside)))
 
 
 def _last_whole(child: Node[H], count: int) -> _PathPlace | None:
