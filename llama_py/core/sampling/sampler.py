@@ -161,6 +161,7 @@ class Sampler:
         early = self._sampled < self.params.min_tokens
         if self._constraint is not None or early or self._history is not None:
             row = self._restrict(row.copy())  # many entries, which cannot be taken back
+        # The entries that biases and penalties are going to change.
         touched = self._bias[0] if self._bias is not None else None
         if self._window is not None:
             ids = self._window.ids()
@@ -197,7 +198,8 @@ class Sampler:
         if self._watch is not None:
             asleep = self._asleep
             self._watch.accept(token)
-            seen = self._watch.ending if asleep else seen  # no reasoning but its end
+            if asleep:  # a lazy grammar sees no reasoning but its end
+                seen = self._watch.ending
         reason = None
         for each in seen:
             reason = reason or grammar.accept(each)
