@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, cast
 
@@ -47,7 +47,12 @@ def _dump(value: Any) -> bytes:
         text = json.dumps(shortened, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ParameterError(f"this cannot be written as JSON: {error}") from error
-    return b"".join(_with_long(text, long)) if long else text.encode("ascii")
+    parts: list[str] = []
+    for name, each in long.items():  # in the order in which the names stand in the text
+        before, _, text = text.partition(name)
+        starts = range(0, len(each), _AT_ONCE)
+        parts += [before, *(json.dumps(each[at : at + _AT_ONCE])[1:-1] for at in starts)]
+    return b"".join([part.encode("ascii") for part in [*parts, text]])
 
 
 def _without_long(value: Any, long: dict[str, str]) -> Any:
@@ -66,16 +71,6 @@ def _without_long(value: Any, long: dict[str, str]) -> Any:
     if isinstance(value, (list, tuple)):
         return [_without_long(each, long) for each in value]
     return value
-
-
-def _with_long(text: str, long: Mapping[str, str]) -> Iterator[bytes]:
-    """The parts of a JSON text in which names, in this order, stand for long texts."""
-    for name, value in long.items():
-        before, _, text = text.partition(name)
-        yield before.encode("ascii")
-        for start in range(0, len(value), _AT_ONCE):
-            yield json.dumps(value[start : start + _AT_ONCE])[1:-1].encode("ascii")
-    yield text.encode("ascii")
 
 
 def _take(text: Any) -> bytes:

@@ -116,17 +116,20 @@ class Context(Handle[C.llama_context_p]):
             raise
 
     def _make(self) -> None:
-        struct, lines = _context_struct(self.params), logs.ErrorLines()
+        params, model = self.params, self.model
+        struct, lines = _context_struct(params), logs.ErrorLines()
         free = partial(_free, C.llama_free, self._free_threads, self.abort.close)
-        spare = _has_spare(self.params, self.model)
+        # Another sequence costs nothing where all share one buffer, and have no other state.
+        shared = params.kv_unified and not (model.is_recurrent or model.is_hybrid or model.n_swa)
+        spare = shared and params.n_seq_max < min(256, params.n_ctx, params.n_batch)
         struct.n_seq_max += spare
-        self.spare = self.params.n_seq_max if spare else None
+        self.spare = params.n_seq_max if spare else None
 
         def make() -> None:
-            with lines, self.model.in_use() as model:
-                made = C.llama_init_from_model(model, struct)
+            with lines, model.in_use() as pointer:
+                made = C.llama_init_from_model(pointer, struct)
                 if made:
-                    Handle.__init__(self, made, free, self.model, self.abort, *self._beside)
+                    Handle.__init__(self, made, free, model, self.abort, *self._beside)
 
         # It logs much, and takes seconds on a GPU: a Ctrl-C would be lost in the main thread.
         if in_main_thread():
@@ -136,8 +139,8 @@ class Context(Handle[C.llama_context_p]):
         self.check_devices()
         if self.closed:
             raise ContextCreationError(
-                f"llama.cpp cannot make a context of n_ctx={self.params.n_ctx}, "
-                f"n_seq_max={self.params.n_seq_max}: {str(lines) or 'no reason was logged'}; "
+                f"llama.cpp cannot make a context of n_ctx={params.n_ctx}, "
+                f"n_seq_max={params.n_seq_max}: {str(lines) or 'no reason was logged'}; "
                 "try a smaller n_ctx"
             )
 
@@ -158,7 +161,12 @@ class Context(Handle[C.llama_context_p]):
         #: Whether ``decode`` may return before the logits are there.
         self.asynchronous = bool(model.devices)
         self.threads_may_change = not (self._threads_fixed or self.asynchronous)
-        self._logits_at = _address_function(C.llama_get_logits_ith, waits=self.asynchronous)
+        # A plain address: making a ctypes pointer costs more than the call.
+        function: Any = C.llama_get_logits_ith
+        self._logits_at: Callable[[C.llama_context_p, int], int | None]
+        self._logits_at = _address_prototype(self.asynchronous)(
+            ctypes.cast(function, ctypes.c_void_p).value or 0
+        )
 
     # -- decoding ---------------------------------------------------------------------------
 
@@ -246,16 +254,13 @@ class Context(Handle[C.llama_context_p]):
         """
         address = self._logits_at(self.pointer, index)
         row = self._rows.get(address)
-        return row if row is not None else self._row_at(address, index)
-
-    def _row_at(self, address: int | None, index: int) -> NDArray[np.float32]:
-        """A view of the row of logits at an address; C has only a few of them."""
-        if address is None:
-            raise ParameterError(f"no logits were asked for at index {index} of the last batch")
-        if len(self._rows) > 4096:
-            self._rows.clear()
-        memory = (ctypes.c_float * self.n_vocab).from_address(address)
-        row = self._rows[address] = np.ctypeslib.as_array(memory)
+        if row is None:
+            if address is None:
+                raise ParameterError(f"no logits were asked for at index {index} of the last batch")
+            if len(self._rows) > 4096:  # C has only a few of them
+                self._rows.clear()
+            memory = (ctypes.c_float * self.n_vocab).from_address(address)
+            row = self._rows[address] = np.ctypeslib.as_array(memory)
         return row
 
     def encode(self, batch: Batch) -> int:
@@ -483,21 +488,13 @@ def _nothing() -> None:
     of another one are not freed with this one."""
 
 
-def _address_function(
-    function: Any, *, waits: bool
-) -> Callable[[C.llama_context_p, int], int | None]:
-    """``function`` returning a plain address: making a ctypes pointer costs more than the call.
-
-    One that never waits does not give the interpreter's lock away either.
-    """
-    prototype: Callable[[int], Callable[[C.llama_context_p, int], int | None]]
-    prototype = _address_prototype(waits)
-    return prototype(ctypes.cast(function, ctypes.c_void_p).value or 0)
-
-
 @cache
 def _address_prototype(waits: bool) -> Any:
-    """One type for all contexts: a type refers to itself, and stays until it is collected."""
+    """The type of a function that returns a plain address.
+
+    One that never waits does not give the interpreter's lock away. There is one type for all
+    contexts: a type refers to itself, and stays until it is collected.
+    """
     make = ctypes.CFUNCTYPE if waits else ctypes.PYFUNCTYPE
     return make(ctypes.c_void_p, C.llama_context_p, ctypes.c_int32)
 
@@ -508,19 +505,15 @@ def _complete(params: ContextParams, model: Model) -> ContextParams:
     params = dataclasses.replace(
         params, kv_unified=params.kv_unified or params.n_seq_max == 1 or model.is_recurrent
     )
+    n_ctx = params.n_ctx or default_n_ctx(model, params)
+    if not params.kv_unified:  # each sequence has its own buffer: llama.cpp rounds up
+        n_ctx = -(-n_ctx // params.n_seq_max // 256) * 256 * params.n_seq_max
     return dataclasses.replace(
         params,
-        n_ctx=_whole_buffers(params.n_ctx or default_n_ctx(model, params), params),
+        n_ctx=n_ctx,
         n_threads=params.n_threads or cores,
         n_threads_batch=params.n_threads_batch or params.n_threads or cores,
     )
-
-
-def _whole_buffers(n_ctx: int, params: ContextParams) -> int:
-    """``n_ctx``, rounded up as llama.cpp does where each sequence has its own buffer."""
-    if params.kv_unified:
-        return n_ctx
-    return -(-n_ctx // params.n_seq_max // 256) * 256 * params.n_seq_max
 
 
 def default_n_ctx(model: Model, params: ContextParams) -> int:
@@ -529,7 +522,17 @@ def default_n_ctx(model: Model, params: ContextParams) -> int:
     That is a quarter of the memory that this process may use, for what the CPU keeps of the cache,
     and three quarters of what is free on the GPUs, where the weights are by now, for the rest.
     """
-    room = _room_for_cache(model, params)
+    room = memory_bytes() * MEMORY_SHARE
+    gpus: list[int] = [
+        device["free_bytes"] for device in named_gpus(model.devices) if device["kind"] == "gpu"
+    ]
+    layers = model.params.n_gpu_layers
+    if gpus and params.offload_kqv and layers != 0:  # each layer's part is where the layer is
+        if model.params.split_mode == 0:  # one of them has all
+            gpus = gpus[model.params.main_gpu : model.params.main_gpu + 1] or gpus[:1]
+        there = 1.0 if layers < 0 else min(1.0, layers / max(1, model.n_layer))
+        device_room = sum(gpus) * _DEVICE_SHARE / there
+        room = min(device_room, room / (1 - there)) if there < 1 else device_room
     buffers = 1 if params.kv_unified else params.n_seq_max
     return chosen_n_ctx(model.n_ctx_train, _bytes_per_cell(model), room, buffers)
 
@@ -543,22 +546,6 @@ def default_threads(size: int, cores: int | None = None) -> int:
     if size < _WORTH_THREADS:
         return 1
     return usable_cores() if cores is None else cores
-
-
-def _room_for_cache(model: Model, params: ContextParams) -> float:
-    """Bytes that the cache of all layers may take, with each layer where it is."""
-    host = memory_bytes() * MEMORY_SHARE
-    gpus: list[int] = [
-        device["free_bytes"] for device in named_gpus(model.devices) if device["kind"] == "gpu"
-    ]
-    layers = model.params.n_gpu_layers
-    if not gpus or not params.offload_kqv or layers == 0:
-        return host
-    if model.params.split_mode == 0:  # one of them has all
-        gpus = gpus[model.params.main_gpu : model.params.main_gpu + 1] or gpus[:1]
-    there = 1.0 if layers < 0 else min(1.0, layers / max(1, model.n_layer))
-    device = sum(gpus) * _DEVICE_SHARE / there
-    return min(device, host / (1 - there)) if there < 1 else device
 
 
 def _check_sizes(params: ContextParams, model: Model) -> None:
@@ -575,46 +562,25 @@ def _check_sizes(params: ContextParams, model: Model) -> None:
             f"kv_unified=False: llama.cpp cannot compute {model.architecture} with a buffer of "
             "cells for each sequence; leave it out"
         )
-    if params.moe_cache_size:
-        _check_moe_cache(model)
-    needed, there = _least_cache_bytes(params, model), _all_memory(model)
+    if params.moe_cache_size and not named_gpus(model.devices):
+        raise ParameterError(
+            "moe_cache_size: experts are cached on a GPU, and this build has none; leave it out"
+        )
+    if params.moe_cache_size and not model.has_experts:
+        raise ParameterError(
+            f"moe_cache_size: {model.path} has no experts that could be cached; leave it out"
+        )
+    # The least that the cells take: few layers of some architectures have any.
+    layers = 1.0 if not (model.is_hybrid or model.n_swa) else 1 / 16
+    four_bits = 0.28 if params.type_k is not None or params.type_v is not None else 1.0
+    kept = 0 if model.is_recurrent else params.n_ctx
+    needed = kept * _bytes_per_cell(model) * layers * four_bits
+    there = memory_bytes() + sum(each["total_bytes"] for each in named_gpus(model.devices))
     if needed > there:
         raise ContextCreationError(
             f"a context of n_ctx={params.n_ctx} needs at least {needed / 2**30:.0f} GiB, and this "
             f"machine has {there / 2**30:.0f}; try a smaller n_ctx (0 chooses one that fits)"
         )
-
-
-def _check_moe_cache(model: Model) -> None:
-    """Raise where llama.cpp cannot keep experts on a GPU."""
-    if not named_gpus(model.devices):
-        raise ParameterError(
-            "moe_cache_size: experts are cached on a GPU, and this build has none; leave it out"
-        )
-    if not model.has_experts:
-        raise ParameterError(
-            f"moe_cache_size: {model.path} has no experts that could be cached; leave it out"
-        )
-
-
-def _has_spare(params: ContextParams, model: Model) -> bool:
-    """Whether another sequence costs nothing: all share one buffer, and have no other state."""
-    shared = params.kv_unified and not (model.is_recurrent or model.is_hybrid or model.n_swa)
-    return shared and params.n_seq_max < min(256, params.n_ctx, params.n_batch)
-
-
-def _least_cache_bytes(params: ContextParams, model: Model) -> float:
-    """The least that the cells take: few layers of some architectures have any."""
-    if model.is_recurrent:
-        return 0.0
-    layers = 1.0 if not (model.is_hybrid or model.n_swa) else 1 / 16
-    four_bits = 0.28 if params.type_k is not None or params.type_v is not None else 1.0
-    return params.n_ctx * _bytes_per_cell(model) * layers * four_bits
-
-
-def _all_memory(model: Model) -> float:
-    """Memory of the machine and of the devices of a model."""
-    return float(memory_bytes() + sum(each["total_bytes"] for each in named_gpus(model.devices)))
 
 
 def _bytes_per_cell(model: Model) -> int:
@@ -631,7 +597,12 @@ def _context_struct(params: ContextParams) -> C.llama_context_params:
     )
     for name in same_name.split():
         setattr(struct, name, getattr(params, name))
-    struct.flash_attn_type = _flash_attn(params.flash_attn)
+    if params.flash_attn is None:
+        struct.flash_attn_type = C.LLAMA_FLASH_ATTN_TYPE_AUTO
+    elif params.flash_attn:
+        struct.flash_attn_type = C.LLAMA_FLASH_ATTN_TYPE_ENABLED
+    else:
+        struct.flash_attn_type = C.LLAMA_FLASH_ATTN_TYPE_DISABLED
     if params.mtp:
         struct.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
     if params.type_k is not None:
@@ -639,9 +610,3 @@ def _context_struct(params: ContextParams) -> C.llama_context_params:
     if params.type_v is not None:
         struct.type_v = params.type_v
     return struct
-
-
-def _flash_attn(wanted: bool | None) -> Any:
-    if wanted is None:
-        return C.LLAMA_FLASH_ATTN_TYPE_AUTO
-    return C.LLAMA_FLASH_ATTN_TYPE_ENABLED if wanted else C.LLAMA_FLASH_ATTN_TYPE_DISABLED

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from math import inf
 
 from llama_py._native import chat_h
 from llama_py.core import backend
@@ -102,9 +102,13 @@ def memory_by_device(context: Context) -> tuple[DeviceMemory, ...]:
         sums = found.setdefault(name, [0, 0, 0])
         for place, size in enumerate((row.model, row.context, row.compute)):
             sums[place] += size
-    _count_mapped_once(
-        found, context.model, [row for row in given if _MAPPED in (row.buffers or b"")]
-    )
+    mapped = [row for row in given if _MAPPED in (row.buffers or b"")]
+    if mapped and _CPU in found:
+        # Of a file that is mapped, only the weights count that nobody else has: the system forgets
+        # the pages of those that were copied to a device, or into another order.
+        spans = sum(row.model for row in mapped)
+        copied = sum(sums[0] for sums in found.values()) - spans
+        found[_CPU][0] += max(0, context.model.size_bytes - copied) - spans
     order = [*context.model.devices]
     names = sorted(found, key=lambda name: order.index(name) if name in order else len(order))
     return tuple(DeviceMemory(name, *found[name]) for name in names if any(found[name]))
@@ -223,7 +227,9 @@ def _check(
         # Not measured: a backend may end the process over tensors that are too large for it.
         lacking: DeviceMemory | None = DeviceMemory(next(iter(free)), 0, cells, 0)
     else:
-        lacking = _lacking(measured(path, params, context_params), free)
+        room = {name: size - min(_MARGIN, int(_MARGIN_SHARE * size)) for name, size in free.items()}
+        needed = measured(path, params, context_params).devices
+        lacking = next((each for each in needed if each.total > room.get(each.device, inf)), None)
     if lacking is not None:
         weights = f"{_mib(lacking.weights)} of weights, " if lacking.weights else ""
         raise NotEnoughMemoryError(
@@ -248,29 +254,8 @@ def _check_tensors(
             )
 
 
-def _lacking(needed: Measured, free: Mapping[str, int]) -> DeviceMemory | None:
-    """What has no room on its device; None if everything has."""
-    for each in needed.devices:
-        if each.device in free:
-            margin = min(_MARGIN, int(_MARGIN_SHARE * free[each.device]))
-            if each.total > free[each.device] - margin:
-                return each
-    return None
-
-
 def _mib(size: int) -> str:
     return f"{size >> 20:,} MiB"
-
-
-def _count_mapped_once(found: dict[str, list[int]], model: Model, mapped: list[Any]) -> None:
-    """Of a file that is mapped, only the weights count that nobody else has.
-
-    The system forgets the pages of those that were copied to a device, or into another order.
-    """
-    if mapped and _CPU in found:
-        spans = sum(row.model for row in mapped)
-        copied = sum(sums[0] for sums in found.values()) - spans
-        found[_CPU][0] += max(0, model.size_bytes - copied) - spans
 
 
 def measured(

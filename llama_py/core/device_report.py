@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from llama_py._native import ggml_h
-from llama_py._native.backends import PACKAGES, Plugin, plugins
+from llama_py._native.backends import PACKAGES, plugins
 from llama_py.core import backend, rpc
 from llama_py.core.host.gpus import BUILD_OPTIONS, GPU, find_gpus, hiding_variables
 from llama_py.core.host.profiles import build_info
@@ -64,7 +64,12 @@ def device_report(built: Sequence[str], servers: Sequence[str] = ()) -> DeviceRe
     Raises:
         ParameterError: one of them is none.
     """
-    lost = _missing(servers)
+    lost = []  # servers that cannot be used; the others are added
+    for server in servers:
+        try:
+            rpc.add_server(server)
+        except DeviceUnavailableError as error:
+            lost.append(str(error))
     devices = backend.devices()
     kinds = {device["kind"] for device in devices}
     wanted = "gpu" if "gpu" in kinds else "integrated gpu"
@@ -75,40 +80,16 @@ def device_report(built: Sequence[str], servers: Sequence[str] = ()) -> DeviceRe
     stems = [name.removeprefix("ggml-").removeprefix("lib") for name in names]
     backends = [*dict.fromkeys(_BACKENDS[stem] for stem in stems if stem in _BACKENDS)]
     gpus = find_gpus()
+    registered = map(ggml_h.ggml_backend_reg_get, range(ggml_h.ggml_backend_reg_count()))
+    having = [each for each in registered if ggml_h.ggml_backend_reg_dev_count(each)]
+    called = [(ggml_h.ggml_backend_reg_name(each) or b"").decode() for each in having]
     hints = [
-        *_refused(added),
+        *(f"{p.distribution} is installed and not used: {p.refusal}" for p in added if p.refusal),
         *lost,
-        *_silent_backends(backends, _with_devices()),
+        *_silent_backends(backends, {_REGISTERED.get(name, name) for name in called}),
         *unused_gpus(gpus, backends, has_device=bool(kinds & {"gpu", "integrated gpu"})),
     ]
     return DeviceReport(tuple(devices), tuple(backends), tuple(gpus), tuple(hints))
-
-
-def _refused(added: Sequence[Plugin]) -> list[str]:
-    """What to say of plug-ins that are installed and not loaded."""
-    return [f"{p.distribution} is installed and not used: {p.refusal}" for p in added if p.refusal]
-
-
-def _missing(servers: Sequence[str]) -> list[str]:
-    """What to say of servers that cannot be used; the others are added."""
-    hints = []
-    for each in servers:
-        try:
-            rpc.add_server(each)
-        except DeviceUnavailableError as error:
-            hints.append(str(error))
-    return hints
-
-
-def _with_devices() -> set[str]:
-    """Backends that have found a device."""
-    found = set()
-    for index in range(ggml_h.ggml_backend_reg_count()):
-        registered = ggml_h.ggml_backend_reg_get(index)
-        if ggml_h.ggml_backend_reg_dev_count(registered):
-            name = (ggml_h.ggml_backend_reg_name(registered) or b"").decode()
-            found.add(_REGISTERED.get(name, name))
-    return found
 
 
 def _silent_backends(backends: Sequence[str], found: set[str]) -> list[str]:
@@ -137,16 +118,6 @@ def _silent_backends(backends: Sequence[str], found: set[str]) -> list[str]:
     return hints
 
 
-def _plugin_for(backend: str) -> str:
-    """The wheel that would add a backend, if there is one."""
-    for package, library in PACKAGES.items():
-        if _BACKENDS[library.removeprefix("ggml-")] == backend:
-            return (
-                f"install the wheel {package.replace('_', '-')} {__version__} of this release, or "
-            )
-    return ""
-
-
 @cache
 def gpu_hint() -> str | None:
     """What to say of a GPU that is here and cannot be used by this installation, or None."""
@@ -173,8 +144,13 @@ def unused_gpus(gpus: Sequence[GPU], backends: Sequence[str], *, has_device: boo
         if gpu.driver is None:
             hints[f"{name} has no driver that computes; install it, and then build for it"] = None
             continue
+        wheels = (
+            f"install the wheel {package.replace('_', '-')} {__version__} of this release, or "
+            for package, library in PACKAGES.items()
+            if _BACKENDS[library.removeprefix("ggml-")] == best
+        )
         hints[
-            f"{name} is not used: this installation has no backend for it; {_plugin_for(best)}"
+            f"{name} is not used: this installation has no backend for it; {next(wheels, '')}"
             f'build one: CMAKE_ARGS="{BUILD_OPTIONS[best]}" pip install --force-reinstall '
             "--no-cache-dir llama_py"
         ] = None

@@ -72,12 +72,10 @@ class _Native(Generic[P]):
         self._users[holder] = None
 
     def release(self, user: object) -> None:
-        """``user`` does not need it any more."""
+        """``user`` does not need it any more; it is freed if nobody does."""
         self._users.pop(user, None)
-        if not self._users:
-            self._free_once()
-
-    def _free_once(self) -> None:
+        if self._users:
+            return
         try:
             pointer = self._once.pop()
         except IndexError:  # another thread was first

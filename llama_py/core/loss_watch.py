@@ -27,10 +27,8 @@ class LossWatch(ABC):
 
     def check(self) -> None:
         """Raise ``DeviceLostError`` if one was lost; some hundred nanoseconds."""
-        if self.lost or self._count(None) != self._all:
-            self._look()
-
-    def _look(self) -> None:
+        if not self.lost and self._count(None) == self._all:
+            return
         self._all = int(self._count(None))
         for name, before in self._before.items():
             if not self.lost and self._count(self._watched[name]) != before:

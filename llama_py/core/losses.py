@@ -63,22 +63,18 @@ def watching(names: Iterable[str]) -> DeviceWatch | None:
     wanted = {*names}
     endpoints = {each.endpoint for each in rpc.known() if wanted & {*each.devices}}
     watches: list[DeviceWatch] = [rpc.Watch(endpoints)] if endpoints else []
-    watches += [LocalWatch(*each) for each in _counting(wanted)]
-    if len(watches) > 1:
-        return _Several(watches)
-    return watches[0] if watches else None
-
-
-def _counting(names: set[str]) -> Iterable[tuple[Any, dict[str, Any]]]:
-    """The backends of this machine that count their losses, each with its devices among these."""
     function = ctypes.CFUNCTYPE(ctypes.c_uint64, ggml_h.ggml_backend_dev_t)
-    found: dict[int, dict[str, Any]] = {}
-    for name in sorted(names):
+    #: Where a backend of this machine counts its losses -> its devices.
+    counted: dict[int, dict[str, Any]] = {}
+    for name in sorted(wanted):
         device = ggml_h.ggml_backend_dev_by_name(name.encode())
         if not device:
             continue
         backend = ggml_h.ggml_backend_dev_backend_reg(device)
         address = ggml_h.ggml_backend_reg_get_proc_address(backend, _COUNT)
         if address:
-            found.setdefault(int(address), {})[name] = device
-    return [(function(address), pointers) for address, pointers in found.items()]
+            counted.setdefault(int(address), {})[name] = device
+    watches += [LocalWatch(function(address), pointers) for address, pointers in counted.items()]
+    if len(watches) > 1:
+        return _Several(watches)
+    return watches[0] if watches else None

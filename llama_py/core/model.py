@@ -95,9 +95,10 @@ class Model(Handle[C.llama_model_p]):
             struct, self._kept_alive = _model_struct(self.params, where)
             if without_weights:
                 struct.no_alloc, struct.load_mode = True, C.LLAMA_LOAD_MODE_NONE
+            mapped = self.params.use_mmap and not self.params.use_mlock
             self._load(
                 struct,
-                NativeLoad(progress, self._mapped_files(files), meanwhile),
+                NativeLoad(progress, MappedFiles(files.paths) if mapped else None, meanwhile),
                 partial(_free, C.llama_model_free, printing),
             )
             if self.watch is not None:
@@ -106,18 +107,14 @@ class Model(Handle[C.llama_model_p]):
             self._mapped = files if self.params.use_mmap else None
             self.vocab: Vocab = _vocab_of(self)
             self.metadata = _metadata(self.pointer)
+            known = [self.size_bytes, self.n_params, sorted(self.metadata.items()), files.digest]
             #: Identifies the weights, wherever the file lies.
-            self.fingerprint = _digest(self.size_bytes, self.n_params, self.metadata, files.digest)
+            self.fingerprint = hashlib.blake2b(repr(known).encode(), digest_size=16).hexdigest()
         except BaseException:  # also Ctrl-C: the weights may be gigabytes
             self.close()
             if printing is not None:
                 printing.close()
             raise
-
-    def _mapped_files(self, files: ModelFiles) -> MappedFiles | None:
-        """The files whose pages are to be given back while they are loaded."""
-        mapped = self.params.use_mmap and not self.params.use_mlock
-        return MappedFiles(files.paths) if mapped else None
 
     def _load(
         self,
@@ -273,11 +270,6 @@ def _files(info: GGUFInfo) -> ModelFiles:
         raise InvalidModelError(f"{info.path} cannot be read: {error}") from error
 
 
-def _digest(*parts: Any) -> str:
-    text = repr([sorted(part.items()) if isinstance(part, dict) else part for part in parts])
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
 def _free(
     free: Callable[[C.llama_model_p], None],
     printing: logs.Printing | None,
@@ -303,24 +295,20 @@ def _model_struct(params: ModelParams, where: Placement) -> tuple[C.llama_model_
     struct.check_tensors = params.check_tensors
     struct.load_mtp = params.load_mtp
     if params.tensor_split is not None:
-        struct.tensor_split = _tensor_split(params.tensor_split, kept)
+        shares, room = params.tensor_split, C.llama_max_devices()
+        if len(shares) > room:
+            raise ParameterError(
+                f"tensor_split has {len(shares)} shares, and this build knows {room} devices "
+                "at most"
+            )
+        kept.append((ctypes.c_float * max(room, 1))(*shares))
+        struct.tensor_split = kept[-1]
     if params.kv_overrides:
         struct.kv_overrides = _kv_overrides(params.kv_overrides, kept)
     overrides = where.overrides(params, kept)
     if overrides is not None:
         struct.tensor_buft_overrides = overrides
     return struct, kept
-
-
-def _tensor_split(shares: tuple[float, ...], kept: list[Any]) -> Any:
-    room = C.llama_max_devices()
-    if len(shares) > room:
-        raise ParameterError(
-            f"tensor_split has {len(shares)} shares, and this build knows {room} devices at most"
-        )
-    array = (ctypes.c_float * max(room, 1))(*shares)
-    kept.append(array)
-    return array
 
 
 def _kv_overrides(overrides: Mapping[str, bool | int | float | str], kept: list[Any]) -> Any:

@@ -56,9 +56,14 @@ class ModelFiles:
 
         Files that are gone now were there, and opened.
         """
-        for path in self._parts:
+        for path, (content, (version, number)) in self._parts.items():
             with contextlib.suppress(FileNotFoundError):
-                if not self._unchanged(path):
+                now, renumbered = _identity(path.stat())
+                same = now == version and (
+                    # Some file systems number their files anew: then the content decides.
+                    renumbered == number or _read(path, self._places[path])[0] == content
+                )
+                if not same:
                     raise InvalidModelError(
                         f"{path} was replaced or changed while it was being loaded; load it again"
                     )
@@ -90,14 +95,6 @@ class ModelFiles:
             return _read(path, self._places[path])[0]
         except OSError:
             return None
-
-    def _unchanged(self, path: Path) -> bool:
-        content, (version, number) = self._parts[path]
-        now, renumbered = _identity(path.stat())
-        # Some file systems number their files anew: then the content decides.
-        return now == version and (
-            renumbered == number or _read(path, self._places[path])[0] == content
-        )
 
 
 def _identity(status: os.stat_result) -> _Identity:

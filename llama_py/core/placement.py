@@ -40,10 +40,17 @@ class Placement:
         Raises:
             ParameterError: a device is not one of the model's.
         """
-        wanted = [
-            (pattern, self._buffer_type(device))
-            for pattern, device in (params.override_tensors or {}).items()
-        ]
+        wanted: list[tuple[str, Any]] = []
+        for pattern, device in (params.override_tensors or {}).items():
+            if device == "CPU":
+                wanted.append((pattern, ggml_h.ggml_backend_cpu_buffer_type()))
+                continue
+            if device not in self.devices:
+                raise ParameterError(
+                    f"override_tensors: {device!r} is no device of this model; it has "
+                    f"{', '.join([*self.devices, 'CPU'])}"
+                )
+            wanted.append((pattern, ggml_h.ggml_backend_dev_buffer_type(_pointer(device))))
         if params.n_cpu_moe:
             layers = params.n_cpu_moe
             which = r"\d+" if layers < 0 else "|".join(map(str, range(layers)))
@@ -57,16 +64,6 @@ class Placement:
         kept.append(array)
         return array
 
-    def _buffer_type(self, device: str) -> Any:
-        if device == "CPU":
-            return ggml_h.ggml_backend_cpu_buffer_type()
-        if device not in self.devices:
-            raise ParameterError(
-                f"override_tensors: {device!r} is no device of this model; it has "
-                f"{', '.join([*self.devices, 'CPU'])}"
-            )
-        return ggml_h.ggml_backend_dev_buffer_type(_pointer(device))
-
 
 def placement(params: ModelParams) -> Placement:
     """The devices that a model is to use.
@@ -77,7 +74,15 @@ def placement(params: ModelParams) -> Placement:
     """
     named = [rpc.add_server(each, share=False) for each in params.rpc_servers or ()]
     if params.devices is not None:
-        return _chosen(params.devices)
+        wanted = [name for name in dict.fromkeys(params.devices) if name not in ("CPU", "none")]
+        there = {each["name"] for each in backend.devices(wanted)}
+        for name in wanted:
+            if name not in there:
+                known = dict.fromkeys(each["name"] for each in backend.devices())
+                raise ParameterError(
+                    f"devices: {name!r} is none; there are {', '.join(known)} (llama-py devices)"
+                )
+        return _of(wanted)
     local = backend.local_devices()
     gpus = tuple(each["name"] for each in local if each["kind"] in _GPUS)
     remote: list[rpc.RpcServer] = []
@@ -103,18 +108,6 @@ def named_gpus(names: Collection[str]) -> list[dict[str, Any]]:
     return [
         each for each in backend.devices(names) if each["kind"] in _GPUS and each["name"] in names
     ]
-
-
-def _chosen(names: tuple[str, ...]) -> Placement:
-    wanted = [name for name in dict.fromkeys(names) if name not in ("CPU", "none")]
-    there = {each["name"] for each in backend.devices(wanted)}
-    for name in wanted:
-        if name not in there:
-            known = dict.fromkeys(each["name"] for each in backend.devices())
-            raise ParameterError(
-                f"devices: {name!r} is none; there are {', '.join(known)} (llama-py devices)"
-            )
-    return _of(wanted)
 
 
 def _of(names: list[str]) -> Placement:

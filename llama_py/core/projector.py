@@ -182,7 +182,15 @@ class Projector(Handle[M.mtmd_context_p]):
             raise MediaError(f"{where} cannot be decoded: {str(lines) or 'it is damaged'}")
         try:
             self._check_bitmap(bitmap, where)
-            return self._chunks_of(bitmap, where)
+            part = M.mtmd_input_part(None, bitmap)
+            parts = (ctypes.POINTER(M.mtmd_input_part) * 1)(ctypes.pointer(part))
+            chunks = M.mtmd_input_chunks_init()
+            with logs.ErrorLines() as reasons:
+                code = M.mtmd_tokenize_from_parts(self.pointer, chunks, parts, 1, False)
+            if code != 0:
+                M.mtmd_input_chunks_free(chunks)
+                raise MediaError(f"{where} cannot be used: {str(reasons) or code}")
+            return Chunks(chunks, self, _digest(bitmap))
         finally:
             M.mtmd_bitmap_free(bitmap)
 
@@ -210,17 +218,6 @@ class Projector(Handle[M.mtmd_context_p]):
         )
         if not np.isfinite(np.ctypeslib.as_array(memory)).all():
             raise MediaError(f"{where} has samples that are no numbers")
-
-    def _chunks_of(self, bitmap: Any, where: str) -> Chunks:
-        part = M.mtmd_input_part(None, bitmap)
-        parts = (ctypes.POINTER(M.mtmd_input_part) * 1)(ctypes.pointer(part))
-        chunks = M.mtmd_input_chunks_init()
-        with logs.ErrorLines() as lines:
-            code = M.mtmd_tokenize_from_parts(self.pointer, chunks, parts, 1, False)
-        if code != 0:
-            M.mtmd_input_chunks_free(chunks)
-            raise MediaError(f"{where} cannot be used: {str(lines) or code}")
-        return Chunks(chunks, self, _digest(bitmap))
 
     # -- chunks ---------------------------------------------------------------------------------
 

@@ -150,7 +150,8 @@ def add_server(endpoint: str, *, timeout: float = _CHECK, share: bool = True) ->
     address = _address(endpoint, host, port)
     where = f"{address}:{port}"
     found = _known.get(where)
-    if found is None or found.answers_others or not _in_use(where):
+    in_use = any(where in watch.endpoints for watch in [*_watches] if not watch.lost)
+    if found is None or found.answers_others or not in_use:
         found = _checked(endpoint, where, end)
         pointers = _devices(loaded, endpoint, where)
         with _changing:
@@ -345,10 +346,6 @@ def _devices(loaded: Any, endpoint: str, where: str) -> dict[str, Any]:
 # -- what is lost ----------------------------------------------------------------------------------
 
 _watches: weakref.WeakSet[Watch] = weakref.WeakSet()
-
-
-def _in_use(endpoint: str) -> bool:
-    return any(endpoint in watch.endpoints for watch in [*_watches] if not watch.lost)
 
 
 class Watch(LossWatch):

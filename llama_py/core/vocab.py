@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from llama_py._native import chat_h
 from llama_py._native import llama_h as C
@@ -113,8 +112,12 @@ class Vocab(Handle[C.llama_vocab_p]):
         if not isinstance(text, (str, bytes, bytearray, memoryview)):  # bytes(10**9) is 1 GB
             raise ParameterTypeError(f"text must be a string or bytes, not {shown(text)}")
         raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
-        if not isinstance(text, str):
-            self._check_characters(raw)
+        if not isinstance(text, str) and any(byte in raw for byte in _NO_CHARACTER_BEGINS):
+            found = _NO_CHARACTER.search(raw)
+            if found:
+                raise TokenizationError(
+                    f"the bytes {found[0]!r} at {found.start()} are no character of Unicode"
+                )
         # One token a byte is the usual upper bound; if there are more, the call says how many.
         room = len(raw) + 8
         out = np.empty(room, np.int32)
@@ -128,13 +131,6 @@ class Vocab(Handle[C.llama_vocab_p]):
             )
         tokens: list[int] = out[:count].tolist()
         return tokens
-
-    def _check_characters(self, raw: bytes) -> None:
-        suspicious = any(byte in raw for byte in _NO_CHARACTER_BEGINS)
-        if suspicious and (found := _NO_CHARACTER.search(raw)):
-            raise TokenizationError(
-                f"the bytes {found[0]!r} at {found.start()} are no character of Unicode"
-            )
 
     def _tokenize_into(
         self, raw: bytes, out: np.ndarray, add_special: bool, parse_special: bool
@@ -174,15 +170,6 @@ class Vocab(Handle[C.llama_vocab_p]):
                 buffer = ctypes.create_string_buffer(-count)
                 count = C.llama_token_to_piece(pointer, token, buffer, -count, 0, special)
         return buffer.raw[: max(0, count)]
-
-    def _read_pieces(self, tokens: Iterable[int]) -> None:
-        """Read what ``piece`` will be asked for: a third of the time for thousands of tokens."""
-        buffer = ctypes.create_string_buffer(64)
-        with self.in_use() as pointer:
-            for token in tokens:
-                count = C.llama_token_to_piece(pointer, token, buffer, 64, 0, True)
-                if count >= 0:  # else it is longer
-                    self._pieces[token] = buffer.raw[:count]
 
     def detokenize(self, tokens: Iterable[int], *, special: bool = False) -> bytes:
         """The bytes of several tokens, one after the other."""
@@ -241,17 +228,23 @@ class Vocab(Handle[C.llama_vocab_p]):
         True for those that are so even with ``parse_special=False`` (user-defined tokens). Without
         those that are white space only, which are ordinary text to everybody.
         """
-        if self._special_texts is None:
-            found: dict[bytes, bool] = {}
-            special = self._special_attributes()
-            self._special_tokens = frozenset([token for token, _ in special])
-            self._read_pieces([token for token, _ in special])
-            for token, attribute in special:
-                if (piece := self.piece(token)).strip():
-                    always = not attribute & _PARSED
-                    found[piece] = found.get(piece, False) or always
-            self._special_texts = found
-        return self._special_texts
+        if self._special_texts is not None:
+            return self._special_texts
+        found: dict[bytes, bool] = {}
+        special = self._special_attributes()
+        self._special_tokens = frozenset([token for token, _ in special])
+        buffer = ctypes.create_string_buffer(64)
+        with self.in_use() as pointer:  # not piece by piece: a third of the time for thousands
+            for token, _ in special:
+                count = C.llama_token_to_piece(pointer, token, buffer, 64, 0, True)
+                if count >= 0:  # else it is longer
+                    self._pieces[token] = buffer.raw[:count]
+        for token, attribute in special:
+            if (piece := self.piece(token)).strip():
+                always = not attribute & _PARSED
+                found[piece] = found.get(piece, False) or always
+        self._special_texts = found
+        return found
 
     def _special_attributes(self) -> list[tuple[int, int]]:
         """The tokens that the tokenizer always splits at, with their attributes.
@@ -262,20 +255,16 @@ class Vocab(Handle[C.llama_vocab_p]):
         with self.in_use() as pointer:
             try:
                 fill: Any = chat_h.llama_py_vocab_attributes
-            except SymbolNotFoundError:  # a library of an older build
-                attributes = self._attributes_one_by_one()
+            except SymbolNotFoundError:  # a library of an older build: one call for each token
+                function: Any = C.llama_vocab_get_attr
+                # It does not give the interpreter's lock away.
+                one = _ATTRIBUTE(ctypes.cast(function, ctypes.c_void_p).value or 0)
+                attribute_of = partial(one, ctypes.cast(pointer, ctypes.c_void_p).value)
+                attributes = np.fromiter(map(attribute_of, range(self.n_tokens)), np.int32)
             else:
                 fill(pointer, self.n_tokens, attributes.ctypes.data)
         special = np.flatnonzero(attributes & _SPECIAL)
         return [*zip(special.tolist(), attributes[special].tolist(), strict=True)]
-
-    def _attributes_one_by_one(self) -> NDArray[np.int32]:
-        """One call for each token, without giving the interpreter's lock away."""
-        function: Any = C.llama_vocab_get_attr
-        address = ctypes.cast(function, ctypes.c_void_p).value or 0
-        with self.in_use() as pointer:
-            attribute_of = partial(_ATTRIBUTE(address), ctypes.cast(pointer, ctypes.c_void_p).value)
-            return np.fromiter(map(attribute_of, range(self.n_tokens)), np.int32)
 
     def longest_piece(self) -> int:
         """Bytes of the longest token."""

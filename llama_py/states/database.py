@@ -17,6 +17,7 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,7 @@ def _connect(path: Path | str) -> sqlite3.Connection:
         path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
     )
     try:
-        connection.text_factory = _text
+        connection.text_factory = partial(bytes.decode, errors="replace")
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA synchronous = NORMAL")
         _use_journal(connection)
@@ -188,10 +189,6 @@ def _connect(path: Path | str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _text(data: bytes) -> str:
-    return data.decode(errors="replace")
 
 
 def _use_journal(connection: sqlite3.Connection) -> None:

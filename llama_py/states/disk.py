@@ -36,6 +36,7 @@ from llama_py.states.database import DATABASE_ERRORS
 from llama_py.states.files import Files, new_key
 from llama_py.states.ledger import OPENING, Ledger, Row
 from llama_py.states.payload import Payload, read_head, read_state
+from llama_py.states.prefix import common_tokens
 from llama_py.states.segments import Segments, named
 from llama_py.states.state import EntryInfo, Key, StoredState
 from llama_py.states.store import BaseLlamaCache, PendingPut, entry_info
@@ -321,7 +322,7 @@ class LlamaDiskCache(BaseLlamaCache):
         found: dict[str, int] = {}
         for name, opening in others:
             start = np.frombuffer(opening[: len(opening) // 4 * 4], "<i4")
-            shared = _shared(tokens, start)
+            shared = common_tokens(tokens, start)
             if shared:
                 found[name] = max(shared, found.get(name, 0))
         return found
@@ -331,18 +332,15 @@ class LlamaDiskCache(BaseLlamaCache):
         try:
             return read()
         except (StateError, FileNotFoundError) as error:
-            self._drop_damaged(key, error)
+            with self._lock:
+                self._refresh()
+                if self._ledger.has(key):  # else another process has just evicted it
+                    _log.warning("a stored state is dropped: %s", error)
+                    self._counts["damaged"] += 1
+                    self.discard(key)
         except (OSError, MemoryError) as error:  # too many open files: the entry may be all right
             _log.warning("a stored state could not be read: %s", error)
         return None
-
-    def _drop_damaged(self, key: Key, error: Exception) -> None:
-        with self._lock:
-            self._refresh()
-            if self._ledger.has(key):  # else another process has just evicted it
-                _log.warning("a stored state is dropped: %s", error)
-                self._counts["damaged"] += 1
-                self.discard(key)
 
     # --- forgetting ---------------------------------------------------------------------------
 
@@ -441,7 +439,12 @@ class LlamaDiskCache(BaseLlamaCache):
                 self._catalog.remove(key)
         self._list(changed)
         if first and self._ledger.loaded:
-            self._sweep()
+            # Files of writers that were killed before their entry existed are removed.
+            own = self._pending | self._segments.waiting | self._segments.writing.keys()
+            own |= self._ledger.keys() | self._ledger.segments()
+            for files in (self._files, self._segments):
+                for key in files.orphans(own):
+                    self._guarded(partial(self._remove_orphan, files, key))
 
     def _list(self, keys: Iterable[Key]) -> None:
         """Take entries into the catalog, as far as their fingerprints were asked for."""
@@ -453,14 +456,6 @@ class LlamaDiskCache(BaseLlamaCache):
             head = self._read(key, read)
             if head is not None:
                 self._catalog.add(head.info, head.tokens, head.offsets, head.text, head.sources)
-
-    def _sweep(self) -> None:
-        """Remove files of writers that were killed before their entry existed."""
-        own = self._pending | self._segments.waiting | self._segments.writing.keys()
-        own |= self._ledger.keys() | self._ledger.segments()
-        for files in (self._files, self._segments):
-            for key in files.orphans(own):
-                self._guarded(partial(self._remove_orphan, files, key))
 
     def _remove_orphan(self, files: Files, key: Key) -> None:
         with self._ledger.transaction():  # so that it cannot become an entry meanwhile
@@ -493,10 +488,3 @@ def _open_ledger(cache_dir: str | os.PathLike[str]) -> Ledger:
             getattr(error, "errno", None),
             str(cache_dir),
         ) from error
-
-
-def _shared(tokens: NDArray[np.int32], others: NDArray[np.int32]) -> int:
-    """How many leading tokens are the same."""
-    count = min(len(tokens), len(others))
-    differ = np.flatnonzero(tokens[:count] != others[:count])
-    return int(differ[0]) if differ.size else count

@@ -50,11 +50,18 @@ class Files:
 
     def orphans(self, known: Container[Key]) -> list[Key]:
         """Keys of files that are not known, and that nobody can still be writing."""
-        paths = {
-            path.name.removesuffix(self._suffix): path
-            for path in self._folder.glob("*" + self._suffix)
-        }
-        return [key for key, path in paths.items() if key not in known and _is_orphan(path, key)]
+        found = []
+        for path in self._folder.glob("*" + self._suffix):
+            key = path.name.removesuffix(self._suffix)
+            if key in known:
+                continue
+            try:
+                age = time.time() - path.stat().st_mtime
+            except OSError:
+                continue
+            if age > _ORPHAN_AGE or not _writer_lives(key):
+                found.append(key)
+        return found
 
 
 def new_key() -> Key:
@@ -68,14 +75,6 @@ def _this_host() -> str:
         letter for letter in socket.gethostname() if letter.isascii() and letter.isalnum()
     )
     return name[:32] or "host"
-
-
-def _is_orphan(path: Path, key: Key) -> bool:
-    try:
-        age = time.time() - path.stat().st_mtime
-    except OSError:
-        return False
-    return age > _ORPHAN_AGE or not _writer_lives(key)
 
 
 def _writer_lives(key: Key) -> bool:

@@ -102,10 +102,6 @@ def _padding(nbytes: int) -> int:
     return -nbytes % _ALIGN
 
 
-def _flat(array: NDArray[np.generic]) -> Bytes:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
 # --- writing --------------------------------------------------------------------------------------
 
 
@@ -118,7 +114,9 @@ class Payload:
 
     def __init__(self, key: Key, state: StoredState) -> None:
         states = [state.state, *(checkpoint.state for checkpoint in state.checkpoints)]
-        self._parts = [_flat(array) for array in states]
+        self._parts: list[Bytes] = [
+            np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in states
+        ]
         self._head = _make_head(key, state, [part.nbytes for part in self._parts])
         self.head_bytes = len(self._head)
         body = sum(part.nbytes + _padding(part.nbytes) for part in self._parts)
@@ -140,8 +138,14 @@ class Payload:
             OSError: it cannot be written.
         """
         file.write(self._head)
-        digests = [_write_part(file, part) for part in self._parts]
-        file.write(_trailer(digests, self._head))
+        digests = []
+        for part in self._parts:
+            # In one call: a process that returns from the kernel for every megabyte loses its place
+            # on a busy machine, and then writes at a tenth of the speed.
+            file.write(part.data)
+            file.write(bytes(_padding(part.nbytes)))
+            digests.append(digest(part))
+        file.write(b"".join(digests) + self._head[len(_MAGIC) : _CHECKED] + _END)
 
 
 @contextlib.contextmanager
@@ -176,18 +180,6 @@ def _make_head(key: Key, state: StoredState, sizes: list[int]) -> bytes:
     rest += bytes(_padding(_PREFIX.size + len(rest)))
     lengths = struct.pack("<QQ", _PREFIX.size + len(rest), len(note))
     return _MAGIC + digest(np.frombuffer(lengths + rest, np.uint8)) + lengths + rest
-
-
-def _write_part(file: BinaryIO, part: Bytes) -> bytes:
-    # In one call: a process that returns from the kernel for every megabyte loses its place on a
-    # busy machine, and then writes at a tenth of the speed.
-    file.write(part.data)
-    file.write(bytes(_padding(part.nbytes)))
-    return digest(part)
-
-
-def _trailer(digests: list[bytes], head: bytes) -> bytes:
-    return b"".join(digests) + head[len(_MAGIC) : _CHECKED] + _END
 
 
 def _trailer_bytes(parts: int) -> int:

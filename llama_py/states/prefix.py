@@ -28,6 +28,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, Generic, NamedTuple
 
 import numpy as np
@@ -459,9 +460,23 @@ class PrefixIndex(Generic[H]):
         have thousands. Holders that end on the path are always listed.
         """
         ids = np.asarray(tokens, np.int32)
+        found: list[tuple[H, int]] = []
         with self._lock:
             root = self._roots.get(namespace)
-            return _holders(*_descend(root, ids), side) if root else []
+            if root is None:
+                return found
+            node, shared = _descend(root, ids)
+            skip: Node[H] | None = None
+            for upper in node.upwards():
+                depth = min(upper.depth, shared)
+                here: Iterator[H] = iter(upper.holders)
+                if depth == upper.depth:
+                    found.extend((holder, depth) for holder in here)
+                    here = iter(())
+                aside = islice(chain(here, upper.below(skip)), side)
+                found.extend((holder, depth) for holder in aside)
+                skip = upper
+        return found
 
     def match_depth(self, tokens: TokenInput, *, namespace: Hashable = ()) -> int:
         """The most leading tokens that any holder shares with ``tokens``."""
@@ -502,7 +517,11 @@ class PrefixIndex(Generic[H]):
             shared = common_tokens(child.span.tokens, span.tokens[at:])
             node = self._split(child, shared)
             node.span.learn_sources(span, at)
-            self._learn_text(node, span, at)
+            if node.span.text is None and span.text is not None:
+                parent = above(node)
+                parent.detach(node)
+                node.span = span.piece(at, at + len(node.span))
+                parent.attach(node)
             self._join(above(node))
             at += shared
         return node
@@ -518,15 +537,6 @@ class PrefixIndex(Generic[H]):
         parent.attach(upper)
         upper.attach(node)
         return upper
-
-    def _learn_text(self, node: Node[H], span: Span, at: int) -> None:
-        """Take the text of an edge whose tokens were known without it."""
-        if node.span.text is not None or span.text is None:
-            return
-        parent = above(node)
-        parent.detach(node)
-        node.span = span.piece(at, at + len(node.span))
-        parent.attach(node)
 
     def _place(self, holder: H, node: Node[H]) -> None:
         old = self._ends.get(holder)
@@ -572,21 +582,6 @@ def _descend(root: Node[H], tokens: Tokens) -> tuple[Node[H], int]:
     return node, shared
 
 
-def _holders(node: Node[H], shared: int, side: int | None) -> list[tuple[H, int]]:
-    """What ``match_tokens`` returns, from where the shared tokens end."""
-    found: list[tuple[H, int]] = []
-    skip: Node[H] | None = None
-    for upper in node.upwards():
-        depth = min(upper.depth, shared)
-        here: Iterator[H] = iter(upper.holders)
-        if depth == upper.depth:
-            found.extend((holder, depth) for holder in here)
-            here = iter(())
-        found.extend((holder, depth) for holder in _first(side, here, upper.below(skip)))
-        skip = upper
-    return found
-
-
 def _longest_text(root: Node[H], text: bytes) -> TextPath | None:
     """What ``match_text`` returns, for one namespace."""
     best = _TextHit(root)
@@ -597,11 +592,16 @@ def _longest_text(root: Node[H], text: bytes) -> TextPath | None:
         best.offer(node, whole, at.covered + (fan.partial(text, at.covered) if fan else 0))
         for child in fan.whole(text, at.covered) if fan else ():
             agreed = common_bytes(child.span.text or b"", text, at.covered)
-            inside = _tokens_inside(child, agreed)
-            place = _PathPlace(at.covered + inside.covered, child.start + inside.tokens)
-            ended = _last_whole(child, inside.tokens)
+            offsets = child.span.offsets
+            assert offsets is not None
+            # Of the bytes that agree, those of whole tokens. Tokens without text at the end are
+            # not counted: nothing in the prompt asks for them.
+            covered = int(offsets[offsets.searchsorted(agreed, "right") - 1])
+            count = int(offsets.searchsorted(covered))
+            ended = _last_whole(child, count)
             here = whole if ended is None else _PathPlace(at.covered + ended[0], ended[1])
-            if inside.covered == len(child.span.text or b""):
+            if covered == len(child.span.text or b""):
+                place = _PathPlace(at.covered + covered, child.start + count)
                 stack.append((child, place, here))
             else:
                 best.offer(child, here, at.covered + agreed)
@@ -619,28 +619,6 @@ def _text_path(hit: _TextHit[H]) -> TextPath:
     count = hit.place.tokens
     at = np.concatenate(offsets)[: count + 1]
     return TextPath(tokens[:count], at, hit.matched, sources[:count])
-
-
-def _first(limit: int | None, *parts: Iterator[H]) -> Iterator[H]:
-    """The first ``limit`` items of the iterators, one after the other."""
-    left = -1 if limit is None else limit
-    for part in parts:
-        for item in part:
-            if left == 0:
-                return
-            left -= 1
-            yield item
-
-
-def _tokens_inside(child: Node[H], agreed: int) -> _PathPlace:
-    """Of ``agreed`` bytes of an edge: those of whole tokens, and how many tokens these are.
-
-    Tokens without text at the end are not counted: nothing in the prompt asks for them.
-    """
-    offsets = child.span.offsets
-    assert offsets is not None
-    inside = int(offsets[offsets.searchsorted(agreed, "right") - 1])
-    return _PathPlace(inside, int(offsets.searchsorted(inside)))
 
 
 def _last_whole(child: Node[H], count: int) -> _PathPlace | None:

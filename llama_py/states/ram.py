@@ -52,7 +52,16 @@ class LlamaRAMCache(BaseLlamaCache):
             own = self._with_own_segments(state)
         if own is None:
             return None
-        kept = _read_only(own)
+        # The same arrays, which nobody can change through what ``get`` returns.
+        kept = dataclasses.replace(
+            own,
+            tokens=_frozen(own.tokens),
+            offsets=_frozen(own.offsets) if own.offsets is not None else None,
+            state=_frozen(own.state),
+            checkpoints=tuple(Checkpoint(c.position, _frozen(c.state)) for c in own.checkpoints),
+            sources=_frozen(own.sources) if own.sources is not None else None,
+            segments=tuple(dataclasses.replace(segment, state=None) for segment in own.segments),
+        )
         return PendingPut(lambda: self._confirm(kept, replaces), lambda: None)
 
     def keep(self, state: NDArray[np.uint8]) -> Key:
@@ -139,7 +148,12 @@ class LlamaRAMCache(BaseLlamaCache):
             while self._states and self._used > self.capacity_bytes:
                 self.discard(next(iter(self._states)))
                 self._counts["evicted"] += 1
-            return self._add(state)
+            key = _new_key()
+            self._states[key] = state
+            self._counts["saved"] += 1
+            info = entry_info(key, state, state.nbytes)
+            self._catalog.add(info, state.tokens, state.offsets, state.text, state.sources)
+            return key
 
     def _count(self, state: StoredState, entries: int) -> None:
         """An entry more, or one less. What several share counts once, and goes with the last."""
@@ -152,14 +166,6 @@ class LlamaRAMCache(BaseLlamaCache):
             if not after:
                 del self._shared[segment.key], self._segments[segment.key]
 
-    def _add(self, state: StoredState) -> Key:
-        key = _new_key()
-        self._states[key] = state
-        self._counts["saved"] += 1
-        info = entry_info(key, state, state.nbytes)
-        self._catalog.add(info, state.tokens, state.offsets, state.text, state.sources)
-        return key
-
 
 #: llama-cpp-python's name for the default cache.
 LlamaCache = LlamaRAMCache
@@ -168,19 +174,6 @@ LlamaCache = LlamaRAMCache
 def _new_key() -> Key:
     """A key that no other store has: states are passed from one to another, and name segments."""
     return f"ram-{secrets.token_hex(12)}"
-
-
-def _read_only(state: StoredState) -> StoredState:
-    """The same arrays, which nobody can change through what ``get`` returns."""
-    return dataclasses.replace(
-        state,
-        tokens=_frozen(state.tokens),
-        offsets=_frozen(state.offsets) if state.offsets is not None else None,
-        state=_frozen(state.state),
-        checkpoints=tuple(Checkpoint(c.position, _frozen(c.state)) for c in state.checkpoints),
-        sources=_frozen(state.sources) if state.sources is not None else None,
-        segments=tuple(dataclasses.replace(segment, state=None) for segment in state.segments),
-    )
 
 
 def _frozen(array: NDArray[_T]) -> NDArray[_T]:

@@ -19,7 +19,7 @@ from llama_py.states.payload import (
     read_state_from,
     write_segment_to,
 )
-from llama_py.states.state import Segment, StoredState
+from llama_py.states.state import StoredState
 
 __all__ = ["read_whole", "write_whole"]
 
@@ -56,13 +56,12 @@ def read_whole(file: FileIO, name: Path) -> StoredState:
     """
     try:
         state = read_state_from(file, name, _KEY)
-        segments = tuple(_with_bytes(file, name, each) for each in state.segments)
+        segments = tuple(
+            dataclasses.replace(each, state=read_segment_from(file, name, _KEY, each.nbytes))
+            for each in state.segments
+        )
         if file.tell() != os.fstat(file.fileno()).st_size:
             raise StateError(f"{name} goes on behind its end")
         return dataclasses.replace(state, segments=segments)
     except (ValueError, KeyError, TypeError, AssertionError, ParameterError) as error:
         raise StateError(f"{name} is no saved state: {error!r}") from None
-
-
-def _with_bytes(file: FileIO, name: Path, segment: Segment) -> Segment:
-    return dataclasses.replace(segment, state=read_segment_from(file, name, _KEY, segment.nbytes))

@@ -38,17 +38,11 @@ def check_gbnf(text: str, root: str = "root") -> tuple[tuple[str, int], ...]:
         GrammarError: with line and rule.
     """
     rules = read_gbnf(text)
-    alternatives = _defined(rules, root)
-    _GrammarChecker(rules, alternatives).check(rules.numbers[root])
-    return tuple(rules.tokens.items())
-
-
-def _defined(rules: Rules, root: str) -> list[list[list[int]]]:
     if root not in rules.numbers or rules.alternatives[rules.numbers[root]] is None:
         raise GrammarError(
             f"the grammar does not parse: it does not define {root!r}, with which it should begin"
         )
-    out = []
+    alternatives = []
     for number, found in enumerate(rules.alternatives):
         if found is None:
             name, line = rules.names[number], rules.lines[number]
@@ -56,8 +50,9 @@ def _defined(rules: Rules, root: str) -> list[list[list[int]]]:
                 f"the grammar does not parse: line {line}: the rule {name!r} is used, but not "
                 "defined"
             )
-        out.append(found)
-    return out
+        alternatives.append(found)
+    _GrammarChecker(rules, alternatives).check(rules.numbers[root])
+    return tuple(rules.tokens.items())
 
 
 class _GrammarChecker:
@@ -189,19 +184,10 @@ class _GrammarChecker:
                         total += starts[target]
                     elif not last:  # every round leaves something more on the stack
                         self._left_recursive(rule)
-                total += self._first_terminals(rule, nullable)
+                for sequence in self._alternatives[rule]:
+                    first = next((s for s in sequence if s == TERMINAL or not nullable[s]), None)
+                    total += first == TERMINAL
             for rule in component:
                 starts[rule] = total
             if total > MOST_STARTS:
                 self._too_many(min(component))
-
-    def _first_terminals(self, rule: int, nullable: list[bool]) -> int:
-        count = 0
-        for sequence in self._alternatives[rule]:
-            for symbol in sequence:
-                if symbol == TERMINAL:
-                    count += 1
-                    break
-                if not nullable[symbol]:
-                    break
-        return count

@@ -112,7 +112,20 @@ class _GBNFReader:
     def read(self) -> Rules:
         self._skip(True)
         while self._at < len(self._text):
-            self._read_rule()
+            match = self._take(_NAME)
+            if match is None:
+                self._fail(f"expected the name of a rule, found {self._shown()}")
+            self._rule = self._number(match.group())
+            self._rules.lines[self._rule] = self._line()
+            self._skip(False)
+            if not self._text.startswith("::=", self._at):
+                self._fail(f'expected "::=", found {self._shown()}')
+            self._at += 3
+            self._skip(True)
+            self._rules.alternatives[self._rule] = self._alternatives(False)
+            if self._at < len(self._text) and self._text[self._at] not in "\r\n":
+                self._fail(f"unexpected {self._shown()}")
+            self._skip(True)
         return self._rules
 
     # ---- places ------------------------------------------------------------------------------
@@ -167,22 +180,6 @@ class _GBNFReader:
                 "repetitions are written out; use smaller ones"
             )
 
-    def _read_rule(self) -> None:
-        match = self._take(_NAME)
-        if match is None:
-            self._fail(f"expected the name of a rule, found {self._shown()}")
-        self._rule = self._number(match.group())
-        self._rules.lines[self._rule] = self._line()
-        self._skip(False)
-        if not self._text.startswith("::=", self._at):
-            self._fail(f'expected "::=", found {self._shown()}')
-        self._at += 3
-        self._skip(True)
-        self._rules.alternatives[self._rule] = self._alternatives(False)
-        if self._at < len(self._text) and self._text[self._at] not in "\r\n":
-            self._fail(f"unexpected {self._shown()}")
-        self._skip(True)
-
     def _alternatives(self, nested: bool) -> list[list[int]]:
         found = [self._sequence(nested)]
         while self._text.startswith("|", self._at):
@@ -221,7 +218,12 @@ class _GBNFReader:
         if letter == "[":
             return self._class(out)
         if letter in "<!":
-            return self._token(out)
+            line, match = self._line(), self._take(_TOKEN)
+            if match is None:
+                self._fail(f"expected a token like <[12]> or <name>, found {self._shown()}")
+            self._rules.tokens.setdefault(match.group().lstrip("!"), line)
+            out.append(TERMINAL)
+            return 1
         if letter == ".":
             self._at += 1
             out.append(TERMINAL)
@@ -232,15 +234,6 @@ class _GBNFReader:
         if match is None:
             return None
         out.append(self._number(match.group()))
-        return 1
-
-    def _token(self, out: list[int]) -> int:
-        line = self._line()
-        match = self._take(_TOKEN)
-        if match is None:
-            self._fail(f"expected a token like <[12]> or <name>, found {self._shown()}")
-        self._rules.tokens.setdefault(match.group().lstrip("!"), line)
-        out.append(TERMINAL)
         return 1
 
     def _literal(self, out: list[int]) -> int:
@@ -260,11 +253,6 @@ class _GBNFReader:
         letters = _CHARACTER.findall(match.group(1))
         if not letters:
             self._fail("a character class without characters fits nothing")
-        self._check_ranges(letters)
-        out.append(TERMINAL)
-        return len(letters)
-
-    def _check_ranges(self, letters: list[str]) -> None:
         at = 0
         while at < len(letters):
             if at + 2 < len(letters) and letters[at + 1] == "-":
@@ -272,6 +260,8 @@ class _GBNFReader:
                     self._fail(f"the range {letters[at]}-{letters[at + 2]} goes backwards")
                 at += 2
             at += 1
+        out.append(TERMINAL)
+        return len(letters)
 
     def _explain(self, what: str, end: str) -> NoReturn:
         """Why a literal or a class does not parse: an unknown escape, or no end."""

@@ -52,15 +52,14 @@ class GrammarSampler(Handle[C.llama_sampler_p]):
             super().__init__(_compile(vocab, spec), C.llama_sampler_free, vocab)
         self._most = max(_LEAST_WORK, _WORK_PER_TOKEN * vocab.n_tokens)
         try:
-            self._take_prefill(vocab, spec.prefill)
+            for token in _prefill_tokens(vocab, spec.prefill) if spec.prefill else ():
+                if self.accept(token) is not None:
+                    raise GrammarError(
+                        f"the grammar does not begin with its prefill {spec.prefill!r}"
+                    )
         except BaseException:
             self.close()
             raise
-
-    def _take_prefill(self, vocab: Vocab, text: str) -> None:
-        for token in _prefill_tokens(vocab, text) if text else ():
-            if self.accept(token) is not None:
-                raise GrammarError(f"the grammar does not begin with its prefill {text!r}")
 
     def allows(self, token: int) -> bool:
         """Whether a token may be next."""
@@ -159,26 +158,23 @@ def _prefill_tokens(vocab: Vocab, text: str) -> list[int]:
 
 
 def _compile(vocab: Vocab, spec: GrammarSpec) -> C.llama_sampler_p:
+    gbnf, root = spec.gbnf.encode(), spec.root.encode()
     with logs.ErrorLines() as lines:
-        pointer = _compiled(vocab, spec)
+        if spec.lazy:
+            patterns = [pattern.encode() for pattern in spec.trigger_patterns]
+            tokens = spec.trigger_tokens
+            pointer = C.llama_sampler_init_grammar_lazy_patterns(
+                vocab.pointer,
+                gbnf,
+                root,
+                (ctypes.c_char_p * max(1, len(patterns)))(*patterns),
+                len(patterns),
+                (ctypes.c_int32 * max(1, len(tokens)))(*tokens),
+                len(tokens),
+            )
+        else:
+            pointer = C.llama_sampler_init_grammar(vocab.pointer, gbnf, root)
     if not pointer:
         reason = str(lines) or f"does it define {spec.root!r}?"
         raise GrammarError(f"the grammar does not parse: {reason}")
     return pointer
-
-
-def _compiled(vocab: Vocab, spec: GrammarSpec) -> C.llama_sampler_p:
-    gbnf, root = spec.gbnf.encode(), spec.root.encode()
-    if not spec.lazy:
-        return C.llama_sampler_init_grammar(vocab.pointer, gbnf, root)
-    patterns = [pattern.encode() for pattern in spec.trigger_patterns]
-    tokens = spec.trigger_tokens
-    return C.llama_sampler_init_grammar_lazy_patterns(
-        vocab.pointer,
-        gbnf,
-        root,
-        (ctypes.c_char_p * max(1, len(patterns)))(*patterns),
-        len(patterns),
-        (ctypes.c_int32 * max(1, len(tokens)))(*tokens),
-        len(tokens),
-    )

@@ -79,29 +79,32 @@ class CoreTurns:
     @contextmanager
     def turn(self, share: Share) -> Iterator[None]:
         """Compute within the block, and nobody else does who has another share."""
-        self._take(share)
-        try:
-            yield
-        finally:
-            self._leave(share)
-
-    def _take(self, share: Share) -> None:
         with self._changed:
             share.waiting += 1
             try:
                 self._enter(share)
                 while (pause := self._pause(share)) > 0:
                     self._changed.wait(pause)
-                self._begin(share)
+                begins = self._holder is None
+                share.inside += 1
+                if begins:
+                    self._holder, share.fresh, share.left = share, True, time.perf_counter()
+                if begins and share.waiting > 1:
+                    self._changed.notify_all()  # the others of this share may begin as well
             finally:
                 share.waiting -= 1
-
-    def _begin(self, share: Share) -> None:
-        share.inside += 1
-        if self._holder is None:
-            self._holder, share.fresh, share.left = share, True, time.perf_counter()
-            if share.waiting > 1:
-                self._changed.notify_all()  # the others of this share may begin as well
+        try:
+            yield
+        finally:
+            with self._changed:
+                now = time.perf_counter()
+                share.used += now - share.left
+                share.left = now
+                share.fresh = False
+                share.inside -= 1
+                if not share.inside:
+                    self._holder = None
+                self._changed.notify_all()
 
     def _enter(self, share: Share) -> None:
         """Be among those who are here; not with time that was saved up while others computed."""
@@ -119,8 +122,11 @@ class CoreTurns:
 
     def _pause(self, share: Share) -> float:
         """Seconds to wait before looking again, 0 if it is this one's turn."""
+        if self._holder is share:  # one more thread may begin in this turn, if nobody else waits
+            others = any(other.waiting for other in self._present if other is not share)
+            return 0.0 if share.fresh or not others else 1.0
         if self._holder is not None:
-            return 0.0 if self._holder is share and self._open(share) else 1.0
+            return 1.0
         now, pause = time.perf_counter(), 0.0
         for other in self._present:
             if other is share or other.used >= share.used:
@@ -129,23 +135,6 @@ class CoreTurns:
                 return 1.0
             pause = max(pause, other.left + _LINGER - now)
         return pause
-
-    def _open(self, share: Share) -> bool:
-        """Whether one more thread may begin in the turn that this share has."""
-        return share.fresh or not any(
-            other.waiting for other in self._present if other is not share
-        )
-
-    def _leave(self, share: Share) -> None:
-        with self._changed:
-            now = time.perf_counter()
-            share.used += now - share.left
-            share.left = now
-            share.fresh = False
-            share.inside -= 1
-            if not share.inside:
-                self._holder = None
-            self._changed.notify_all()
 
 
 #: Those of this process.

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from llama_py.core.host.machine import allowed_cpus
+
 __all__ = ["FreeCpus"]
 
 #: Seconds over which less than this was measured say nothing: the system counts in ticks of 10 ms.
@@ -45,10 +47,18 @@ class FreeCpus:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._path = root / "proc/stat"
-        self._allowed = _affinity() if allowed is None else allowed
+        self._allowed = allowed_cpus() if allowed is None else allowed
         self._clock, self._own = clock, own
-        self._ticks = _ticks_per_second()
-        self._polite = _niceness() > 0 if polite is None else polite
+        try:
+            self._ticks = os.sysconf("SC_CLK_TCK")
+        except (AttributeError, ValueError, OSError):
+            self._ticks = 100
+        if polite is None:
+            try:
+                polite = os.getpriority(os.PRIO_PROCESS, 0) > 0
+            except (AttributeError, OSError):
+                polite = False
+        self._polite = polite
         self._sleep = sleep
         self._last = self._read()
 
@@ -82,9 +92,6 @@ class FreeCpus:
             return None
         if self._clock() - last[0] <= _LONGEST and (free := self()) is not None:
             return free
-        return self._now()
-
-    def _now(self) -> float | None:
         counts = []
         for number in range(_LOOKS):
             if number:
@@ -102,42 +109,22 @@ class FreeCpus:
         return len(self._allowed) * max(0.0, 1 - max(0, min(counts)) / cpus)
 
     def _read(self) -> tuple[float, float, float] | None:
-        """The time, and the seconds that everybody's and that this process's threads computed."""
+        """The time, and the seconds that everybody's and that this process's threads computed.
+
+        Of everybody's, those on our CPUs. Programs that give way to us do not count.
+        """
+        busy = 0
         try:
-            text = self._path.read_text(encoding="ascii")
-            busy = sum(map(self._busy, text.splitlines()))
+            for line in self._path.read_text(encoding="ascii").splitlines():
+                name, *columns = line.split()
+                number = name.removeprefix("cpu")
+                if number == name or not number.isdigit() or int(number) not in self._allowed:
+                    continue
+                ticks = [int(column) for column in columns[:8]]
+                if len(ticks) <= _IOWAIT:
+                    return None
+                gives_way = 0 if self._polite else ticks[_NICE]
+                busy += sum(ticks) - ticks[_IDLE] - ticks[_IOWAIT] - gives_way
         except (OSError, ValueError):
             return None
         return (self._clock(), busy / self._ticks, self._own()) if self._allowed else None
-
-    def _busy(self, line: str) -> int:
-        """Ticks in which a CPU of ours computed. Programs that give way to us do not count."""
-        name, *columns = line.split()
-        if not (name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in self._allowed):
-            return 0
-        ticks = [int(column) for column in columns[:8]]
-        if len(ticks) <= _IOWAIT:
-            raise ValueError(line)
-        gives_way = 0 if self._polite else ticks[_NICE]
-        return sum(ticks) - ticks[_IDLE] - ticks[_IOWAIT] - gives_way
-
-
-def _affinity() -> set[int]:
-    try:
-        return os.sched_getaffinity(0)
-    except AttributeError:  # macOS and Windows, which have no /proc/stat either
-        return set()
-
-
-def _ticks_per_second() -> int:
-    try:
-        return os.sysconf("SC_CLK_TCK")
-    except (AttributeError, ValueError, OSError):
-        return 100
-
-
-def _niceness() -> int:
-    try:
-        return os.getpriority(os.PRIO_PROCESS, 0)
-    except (AttributeError, OSError):
-        return 0

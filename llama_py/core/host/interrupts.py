@@ -45,7 +45,12 @@ def run_interruptibly(
     """
     job = _Job(compute, patience)
     try:
-        _start(job)
+        try:
+            # What is left alone must not keep the process from ending.
+            daemon = patience is not None
+            threading.Thread(target=job.run, name="llama_py-compute", daemon=daemon).start()
+        except RuntimeError:  # there may be no more threads, or the interpreter is shutting down
+            job.run()
         if attend:
             attend(_LOOK)
         while not job.ended.wait(0 if attend else _LOOK):
@@ -55,15 +60,6 @@ def run_interruptibly(
         job.end_surely(stop)
         raise
     return job.result()
-
-
-def _start(job: _Job[_T]) -> None:
-    try:
-        # What is left alone must not keep the process from ending.
-        daemon = job.patience is not None
-        threading.Thread(target=job.run, name="llama_py-compute", daemon=daemon).start()
-    except RuntimeError:  # there may be no more threads, or the interpreter is shutting down
-        job.run()
 
 
 class _Job(Generic[_T]):

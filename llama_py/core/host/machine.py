@@ -15,6 +15,7 @@ from pathlib import Path
 
 __all__ = [
     "addresses_left",
+    "allowed_cpus",
     "available_bytes",
     "memory_bytes",
     "memory_left",
@@ -41,14 +42,26 @@ def usable_cores(root: Path = Path("/"), allowed: set[int] | None = None) -> int
         root: where ``/proc`` and ``/sys`` are.
         allowed: the CPUs that it may run on; by default, this process is asked.
     """
-    cores = _cores(root, _allowed() if allowed is None else allowed)
+    cores = _cores(root, allowed_cpus() if allowed is None else allowed)
     quota = min(_cpu_quotas(root), default=math.inf)
     return max(1, min(cores, math.floor(quota) if quota < cores else cores))
 
 
+def allowed_cpus() -> set[int]:
+    """The CPUs that this process may run on; empty where the system does not tell."""
+    try:
+        return os.sched_getaffinity(0)
+    except AttributeError:  # macOS and Windows
+        return set()
+
+
 def memory_bytes(root: Path = Path("/")) -> int:
     """Memory of the machine, or of the container if it has a limit."""
-    return min([_physical_memory(), *_memory_limits(root)])
+    try:
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        physical = 8 << 30
+    return min([physical, *(limit for _, limit, _ in _memory_limits(root))])
 
 
 def available_bytes(root: Path = Path("/")) -> int:
@@ -100,13 +113,6 @@ def addresses_left(root: Path = Path("/")) -> int | None:
 # -- the machine -----------------------------------------------------------------------------------
 
 
-def _allowed() -> set[int]:
-    try:
-        return os.sched_getaffinity(0)
-    except AttributeError:  # macOS and Windows
-        return set()
-
-
 def _cores(root: Path, allowed: set[int]) -> int:
     if not allowed:
         return max(1, (os.cpu_count() or 2) // 2)
@@ -118,13 +124,6 @@ def _cores(root: Path, allowed: set[int]) -> int:
             return len(allowed)
         siblings.add(text)
     return len(siblings)
-
-
-def _physical_memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
-        return 8 << 30
 
 
 def _fields(path: Path) -> dict[str, int]:
@@ -153,30 +152,26 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
             yield numbers[0] / numbers[1]
 
 
-def _memory_limits(root: Path) -> Iterator[int]:
+def _memory_limits(root: Path) -> Iterator[tuple[Path, int, str]]:
+    """The groups that have a limit of memory, each with it and the file with what is taken."""
     for folder in _groups(root, "memory"):
-        for most, _ in _LIMITS:
+        for most, taken in _LIMITS:
             limit = _number(_read(folder / most))
             if 0 < limit < _NO_LIMIT:
-                yield limit
+                yield folder, limit, taken
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:
     """What the limits leave, if the pages of files are given up."""
-    for folder in _groups(root, "memory"):
-        for most, taken in _LIMITS:
-            limit, used = _number(_read(folder / most)), _read(folder / taken)
-            if 0 < limit < _NO_LIMIT and used is not None:
-                yield limit - _number(used) + _file_pages(folder)
-
-
-def _file_pages(folder: Path) -> int:
-    """Bytes of a group's memory that hold parts of files."""
-    lines = (_read(folder / "memory.stat") or "").splitlines()
-    sizes = {name: _number(size) for name, _, size in (line.partition(" ") for line in lines)}
-    with_children = "total_" if "total_active_file" in sizes else ""  # the first version has both
-    names = (f"{with_children}{name}_file" for name in ("active", "inactive"))
-    return sum(sizes.get(name, 0) for name in names)
+    for folder, limit, taken in _memory_limits(root):
+        used = _read(folder / taken)
+        if used is None:
+            continue
+        lines = (_read(folder / "memory.stat") or "").splitlines()
+        sizes = {name: _number(size) for name, _, size in (line.partition(" ") for line in lines)}
+        children = "total_" if "total_active_file" in sizes else ""  # the first version has both
+        of_files = (sizes.get(f"{children}{name}_file", 0) for name in ("active", "inactive"))
+        yield limit - _number(used) + sum(of_files)
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:

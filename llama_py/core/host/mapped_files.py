@@ -10,7 +10,7 @@ import ctypes
 import mmap
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from llama_py.core.host.machine import own_memory
@@ -58,17 +58,13 @@ class MappedFiles:
     def _give_back(self) -> None:
         advise = ctypes.CDLL(None).madvise
         advise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-        for start, end in self._mappings():
-            advise(start, end - start, mmap.MADV_DONTNEED)
-
-    def _mappings(self) -> Iterator[tuple[int, int]]:
-        """Where the files are mapped as llama.cpp does it: shared, and to be read only."""
         try:
             lines = Path("/proc/self/maps").read_bytes().split(b"\n")
         except OSError:
             return
         for line in lines:
             fields = line.split(maxsplit=5)
+            # llama.cpp maps files to be shared, and to be read only.
             if len(fields) == 6 and fields[1] == b"r--s" and os.fsdecode(fields[5]) in self._paths:
-                start, _, end = fields[0].partition(b"-")
-                yield int(start, 16), int(end, 16)
+                start, end = (int(place, 16) for place in fields[0].split(b"-"))
+                advise(start, end - start, mmap.MADV_DONTNEED)

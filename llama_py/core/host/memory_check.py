@@ -44,7 +44,9 @@ def check_memory(info: GGUFInfo, params: ModelParams, context: ContextParams) ->
     Raises:
         NotEnoughMemoryError: with what is needed, what is left, and what to do.
     """
-    if params.vocab_only or _on_a_gpu(params):
+    if params.vocab_only:
+        return
+    if params.n_gpu_layers != 0 and any(device["kind"] == "gpu" for device in gpus(params)):
         return
     left, addresses = memory_left(), addresses_left()
     needed = needs(info, params, context)
@@ -80,10 +82,6 @@ def cells_are_usual(info: GGUFInfo) -> bool:
     name = info.architecture
     unusual = any(f"{name}.{key}" in info.metadata for key in _UNUSUAL)
     return not unusual and not any(f"{name}.{key}" in info.arrays for key in _LISTED)
-
-
-def _on_a_gpu(params: ModelParams) -> bool:
-    return params.n_gpu_layers != 0 and any(d["kind"] == "gpu" for d in gpus(params))
 
 
 def _mib(size: int) -> str:

@@ -86,16 +86,24 @@ class Profile:
 
 def key_of(info: GGUFInfo) -> dict[str, Any]:
     """The key of the profiles of this model on this machine."""
-    shape = {name: _plain(info, f"{info.architecture}.{name}") for name in _SHAPE}
+    shape = {}
+    for name in _SHAPE:
+        full = f"{info.architecture}.{name}"
+        value = info.metadata.get(full)
+        if full in info.arrays:  # only how long it is and what it begins with
+            array = info.arrays[full]
+            value = f"{array.type} x {array.count}: {getattr(array, 'values', None)}"[:200]
+        if value is not None:
+            shape[name] = value
     return {
         "format": _FORMAT,
         "version": __version__,
         "llama_cpp": LLAMA_CPP_COMMIT,
-        "build": _build_digest(),
+        "build": _digest(build_info())[:16],
         "cpu": _cpu(),
         "cores": usable_cores(),
         "architecture": info.architecture,
-        "shape": {name: value for name, value in shape.items() if value is not None},
+        "shape": shape,
         "types": dict(sorted(info.tensor_types.items())),
     }
 
@@ -110,14 +118,6 @@ def _folder() -> Path:
     return cache_directory() / "profiles"
 
 
-def _plain(info: GGUFInfo, name: str) -> Any:
-    """A value of the metadata; of an array, only how long it is and what it begins with."""
-    if name in info.arrays:
-        array = info.arrays[name]
-        return f"{array.type} x {array.count}: {getattr(array, 'values', None)}"[:200]
-    return info.metadata.get(name)
-
-
 def build_info() -> dict[str, Any]:
     """How the libraries in use were built (``build_info.json``); empty if they do not say."""
     for directory in search_directories():
@@ -127,11 +127,6 @@ def build_info() -> dict[str, Any]:
             continue
         return found
     return {}
-
-
-def _build_digest() -> str:
-    text = json.dumps(build_info(), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @cache
@@ -215,14 +210,15 @@ def _digest(values: object) -> str:
 
 def _valid(values: object) -> TypeGuard[dict[str, bool | int]]:
     """Whether all of it can be given to a context."""
-    return isinstance(values, dict) and all(map(_fits, values.keys(), values.values()))
-
-
-def _fits(name: object, value: object) -> bool:
-    kind, most = TUNED.get(str(name), (None, 0))
-    if type(value) is not kind:
+    if not isinstance(values, dict):
         return False
-    return not isinstance(value, int) or kind is bool or 1 <= value <= most
+    for name, value in values.items():
+        kind, most = TUNED.get(str(name), (None, 0))
+        if type(value) is not kind:
+            return False
+        if isinstance(value, int) and kind is not bool and not 1 <= value <= most:
+            return False
+    return True
 
 
 # -- use -------------------------------------------------------------------------------------------

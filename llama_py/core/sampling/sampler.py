@@ -73,7 +73,9 @@ class Sampler:
         self._greedy, self._penalises = params.greedy, params.penalises
         self._vocab = vocab
         self._longest = longest or vocab.n_ctx_train or _UNKNOWN_LENGTH
-        self.seed = _seed(params.seed, seed_offset)
+        anew = params.seed in (RANDOM_SEED, -1)
+        seed = int.from_bytes(os.urandom(4), "little") if anew else params.seed + seed_offset
+        self.seed = seed % RANDOM_SEED
         self._bias = _bias_arrays(params, vocab)
         self._window: _PenaltyWindow | None = None
         self._chain: Handle[C.llama_sampler_p] | None = None
@@ -156,12 +158,20 @@ class Sampler:
         """
         if self.trivial:
             return self._most_likely(row)
-        if self._needs_copy:
-            row = self._restrict(row.copy())
-        touched = self._touched_ids()
+        early = self._sampled < self.params.min_tokens
+        if self._constraint is not None or early or self._history is not None:
+            row = self._restrict(row.copy())  # many entries, which cannot be taken back
+        # The entries that biases and penalties are going to change.
+        touched = self._bias[0] if self._bias is not None else None
+        if self._window is not None:
+            ids = self._window.ids()
+            touched = ids if touched is None else np.concatenate([ids, touched])
         before = row[touched] if touched is not None else None
         try:
-            self._shift(row)
+            if self._bias is not None:
+                row[self._bias[0]] += self._bias[1]
+            if self._window is not None:
+                self._window.apply(row)
             token = self._choose_allowed(row)
         finally:
             if touched is not None:
@@ -184,8 +194,14 @@ class Sampler:
             self._history.append(token)
 
     def _accept_by_grammar(self, grammar: GrammarSampler, token: int) -> None:
+        seen: tuple[int, ...] = (token,)
+        if self._watch is not None:
+            asleep = self._asleep
+            self._watch.accept(token)
+            if asleep:  # a lazy grammar sees no reasoning but its end
+                seen = self._watch.ending
         reason = None
-        for each in self._for_grammar(token):
+        for each in seen:
             reason = reason or grammar.accept(each)
         if reason is None:
             return
@@ -196,14 +212,6 @@ class Sampler:
         logs.LOGGER.info("the reply leaves its grammar at token %d: %s", token, reason)
         grammar.close()
         self._grammar = None
-
-    def _for_grammar(self, token: int) -> tuple[int, ...]:
-        """What a grammar gets to see of a token: a lazy one sees no reasoning but its end."""
-        if self._watch is None:
-            return (token,)
-        asleep = self._asleep
-        self._watch.accept(token)
-        return self._watch.ending if asleep else (token,)
 
     @property
     def _asleep(self) -> bool:
@@ -219,35 +227,18 @@ class Sampler:
 
     # -- steps ---------------------------------------------------------------------------------
 
-    @property
-    def _needs_copy(self) -> bool:
-        """True if a step touches many entries of the row, which then cannot be taken back."""
-        early = self._sampled < self.params.min_tokens
-        return self._constraint is not None or early or self._history is not None
-
     def _restrict(self, row: Row) -> Row:
         if self._history is not None:
             tokens = self._history.array
             for process in self.params.logits_processors:
                 row = _processed(process(tokens, row), row)
         if self._sampled < self.params.min_tokens:
-            row[self._eog_ids()] = -np.inf
+            if self._eog is None:
+                self._eog = np.array(self._vocab.eog_tokens(), np.int32)
+            row[self._eog] = -np.inf
         if self._constraint is not None:
             self._constraint.mask(row)
         return row
-
-    def _touched_ids(self) -> NDArray[np.intp] | None:
-        """The entries that ``_shift`` is going to change."""
-        if self._window is None:
-            return self._bias[0] if self._bias is not None else None
-        ids = self._window.ids()
-        return ids if self._bias is None else np.concatenate([ids, self._bias[0]])
-
-    def _shift(self, row: Row) -> None:
-        if self._bias is not None:
-            row[self._bias[0]] += self._bias[1]
-        if self._window is not None:
-            self._window.apply(row)
 
     def _choose_allowed(self, row: Row) -> int:
         if self._grammar is None or self._asleep:
@@ -294,7 +285,7 @@ class Sampler:
                 self._candidates.ctypes.data, ctypes.POINTER(C.llama_token_data)
             )
         used = self._candidates[: len(logits)]
-        used["id"] = self._all_ids(len(logits)) if ids is None else ids
+        used["id"] = np.arange(len(logits), dtype=np.int32) if ids is None else ids
         used["logit"] = logits
         array = C.llama_token_data_array(self._data, len(logits), -1, ids is not None)
         if ids is None and self._top_p is not None:
@@ -304,14 +295,6 @@ class Sampler:
         if not 0 <= selected < array.size:
             raise DecodeError("no token could be drawn: the logits are not numbers")
         return int(array.data[selected].id)
-
-    def _all_ids(self, count: int) -> NDArray[np.int32]:
-        return np.arange(count, dtype=np.int32)
-
-    def _eog_ids(self) -> NDArray[np.int32]:
-        if self._eog is None:
-            self._eog = np.array(self._vocab.eog_tokens(), np.int32)
-        return self._eog
 
     # -- construction --------------------------------------------------------------------------
 
@@ -367,14 +350,25 @@ class Sampler:
         p = self.params
         if p.mirostat:
             yield C.llama_sampler_init_temp(p.temperature)
-            yield self._mirostat()
+            tau, eta = p.mirostat_tau, p.mirostat_eta
+            if p.mirostat == 1:
+                size = self._vocab.n_tokens
+                yield C.llama_sampler_init_mirostat(size, self.seed, tau, eta, 100)
+            else:
+                yield C.llama_sampler_init_mirostat_v2(self.seed, tau, eta)
         elif self._greedy:
             yield self._dry()
             yield C.llama_sampler_init_greedy()
         else:
             yield from self._steps_of_a_draw()
+            if p.adaptive_target >= 0:
+                target, decay = p.adaptive_target, p.adaptive_decay
+                yield C.llama_sampler_init_adaptive_p(target, decay, self.seed)
+            else:
+                yield C.llama_sampler_init_dist(self.seed)
 
     def _steps_of_a_draw(self) -> Iterator[C.llama_sampler_p]:
+        """What comes before the draw itself."""
         p = self.params
         makers: dict[str, tuple[bool, Callable[[], C.llama_sampler_p]]] = {
             "penalties": (self._penalises and not self._own_penalties, self._penalties),
@@ -409,13 +403,6 @@ class Sampler:
             wanted, make = makers[name]
             if wanted:
                 yield make()
-        yield self._final()
-
-    def _final(self) -> C.llama_sampler_p:
-        p = self.params
-        if p.adaptive_target >= 0:
-            return C.llama_sampler_init_adaptive_p(p.adaptive_target, p.adaptive_decay, self.seed)
-        return C.llama_sampler_init_dist(self.seed)
 
     def _temperature(self) -> C.llama_sampler_p:
         p = self.params
@@ -424,14 +411,6 @@ class Sampler:
                 p.temperature, p.dynatemp_range, p.dynatemp_exponent
             )
         return C.llama_sampler_init_temp(p.temperature)
-
-    def _mirostat(self) -> C.llama_sampler_p:
-        p = self.params
-        if p.mirostat == 1:
-            return C.llama_sampler_init_mirostat(
-                self._vocab.n_tokens, self.seed, p.mirostat_tau, p.mirostat_eta, 100
-            )
-        return C.llama_sampler_init_mirostat_v2(self.seed, p.mirostat_tau, p.mirostat_eta)
 
     def _penalties(self) -> C.llama_sampler_p:
         p = self.params
@@ -520,12 +499,6 @@ def _bias_arrays(
         error.param = "logit_bias"
         raise error
     return ids, values
-
-
-def _seed(seed: int, offset: int) -> int:
-    if seed in (RANDOM_SEED, -1):
-        return int.from_bytes(os.urandom(4), "little") % RANDOM_SEED
-    return (seed + offset) % RANDOM_SEED
 
 
 def _processed(result: Any, row: NDArray[np.float32]) -> NDArray[np.float32]:
