@@ -41,7 +41,13 @@ def in_order(grammar: str, schemas: Iterable[Any]) -> str:
     if not any(orders.values()):
         return grammar
     lines = grammar.split("\n")
-    names = {match[1]: _unquoted(match[2]) for line in lines if (match := _PROPERTY.match(line))}
+    names = {}
+    for match in filter(None, map(_PROPERTY.match, lines)):
+        text = re.sub(r"\\(.)", lambda escape: _ESCAPES.get(escape[1], escape[1]), match[2])
+        try:
+            names[match[1]] = str(json.loads(text))
+        except ValueError:  # no property: a piece of some other format
+            names[match[1]] = text
     taken = {line.split(" ", 1)[0] for line in lines}
     return "\n".join(_ordered(line, names, orders, taken) for line in lines)
 
@@ -61,15 +67,6 @@ def _read_orders(node: Any, orders: _Orders) -> None:
         key = wanted, frozenset(names) - wanted
         order = names if key not in orders or orders[key] == names else None
         orders[key] = order
-
-
-def _unquoted(literal: str) -> str:
-    """The property name that a literal of GBNF writes as a JSON string."""
-    text = re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), literal)
-    try:
-        return str(json.loads(text))
-    except ValueError:  # no property: a piece of some other format
-        return text
 
 
 def _ordered(line: str, names: Mapping[str, str], orders: _Orders, taken: set[str]) -> str:
