@@ -89,8 +89,7 @@ def _number(value: Any) -> int | float | None:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _range(node: Mapping[str, Any]) -> tuple[int | float, bool, int | float, bool]:
-    """The bounds of a number, and for each whether it is exclusive."""
+def _bad_range(node: Mapping[str, Any]) -> str | None:
     low, high = _number(node.get("minimum")), _number(node.get("maximum"))
     low_out = node.get("exclusiveMinimum") is True and low is not None  # as before draft 6
     high_out = node.get("exclusiveMaximum") is True and high is not None
@@ -99,16 +98,8 @@ def _range(node: Mapping[str, Any]) -> tuple[int | float, bool, int | float, boo
         low, low_out = least, True
     if most is not None and (high is None or most <= high):
         high, high_out = most, True
-    return (
-        -math.inf if low is None else low,
-        low_out,
-        math.inf if high is None else high,
-        high_out,
-    )
-
-
-def _bad_range(node: Mapping[str, Any]) -> str | None:
-    low, low_out, high, high_out = _range(node)
+    low = -math.inf if low is None else low
+    high = math.inf if high is None else high
     if low > high or (low == high and (low_out or high_out)):
         return f"there is no number {_limits(node)}"
     if node.get("type") != "integer" or math.inf in (-low, high):
@@ -187,12 +178,6 @@ class _Nodes:
         self._known: dict[int, tuple[Mapping[str, Any], str]] = {}
         self._needs: dict[int, list[_Need]] = {}
         self._possible: set[int] = set()
-        self._collect(root)
-
-    def all(self) -> list[tuple[Mapping[str, Any], str]]:
-        return [*self._known.values()]
-
-    def _collect(self, root: Any) -> None:
         todo = [(root, "#")]
         gil_yield = GilYield()
         while todo:
@@ -204,6 +189,9 @@ class _Nodes:
             todo += [(part, f"{path}/{where}") for part, where in _parts(node)]
             if isinstance(node.get("$ref"), str):
                 todo.append((self._target(node["$ref"]), node["$ref"]))
+
+    def all(self) -> list[tuple[Mapping[str, Any], str]]:
+        return [*self._known.values()]
 
     def check_depth(self, name: str) -> None:
         """Raise where schemas and references lead too deep for a recursive compiler."""
@@ -236,10 +224,12 @@ class _Nodes:
         """
         numbers = {key: i for i, key in enumerate(self._known)}
         nodes = [*self._known.values()]
-        edges = [
-            [numbers[id(part)] for part in self._merged(node) if id(part) in numbers]
-            for node, _ in nodes
-        ]
+        edges: list[list[int]] = []
+        for node, _ in nodes:
+            parts = [part for key in ("allOf", "anyOf", "oneOf") for part in _listed(node.get(key))]
+            if isinstance(node.get("$ref"), str):
+                parts.append(self._target(node["$ref"]))
+            edges.append([numbers[id(part)] for part in parts if id(part) in numbers])
         sizes = [1] * len(edges)
         for component in components(edges):
             inside = {*component}
@@ -259,10 +249,6 @@ class _Nodes:
                 )
             for each in component:
                 sizes[each] = total
-
-    def _merged(self, node: Mapping[str, Any]) -> list[Any]:
-        parts = [part for key in ("allOf", "anyOf", "oneOf") for part in _listed(node.get(key))]
-        return [*parts, self._target(node["$ref"])] if isinstance(node.get("$ref"), str) else parts
 
     def settle(self) -> None:
         """Find the nodes that have a value, until no further node depends on a newly found one."""
