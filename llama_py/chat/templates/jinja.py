@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, lru_cache
@@ -181,13 +181,9 @@ class Jinja2ChatFormatter:
             raise TemplateError(
                 f"the chat template refuses these messages: {_told(error)}"
             ) from error
-        return ChatFormatterResponse(prompt, [self.eos_token], self._criterion(), True)
-
-    def _criterion(self) -> Callable[[Any, Any], bool] | None:
         stops = self.stop_token_ids
-        if stops is None:
-            return None
-        return lambda tokens, logits: int(tokens[-1]) in stops
+        criterion = None if stops is None else lambda tokens, logits: int(tokens[-1]) in stops
+        return ChatFormatterResponse(prompt, [self.eos_token], criterion, True)
 
 
 # ---- what a template writes and looks for -----------------------------------------------------

@@ -52,7 +52,13 @@ class Markup:
         self, control: Iterable[str], defined: Iterable[str] = (), sources: Iterable[str] = ()
     ) -> None:
         written, looked_for = read_literals(sources)
-        marks = (text for text in defined if _is_marker(text, written))
+        marks = (
+            text
+            for text in defined
+            if any(bar in text for bar in _BARS)
+            or text in _KNOWN
+            or (text in written and len(text) > 2 and _MARKED.search(text))
+        )
         self.tokens = frozenset(text for text in (*control, *marks) if text.strip())
         words = {text.strip() for text in looked_for}
         self._texts = self.tokens | {word for word in words if _BRACKETED.fullmatch(word)}
@@ -61,7 +67,11 @@ class Markup:
             lengths[text[0]].add(len(text))
         self._lengths = {first: tuple(sorted(some)) for first, some in lengths.items()}
         self._candidate = _candidates(self._texts)
-        self.escapes = _escapes(set("".join(self._texts)))
+        characters = set("".join(self._texts))
+        codes = "|".join(sorted(f"{ord(char):04x}" for char in characters)) or "(?!)"
+        short = "".join(char for char in '"/\\' if char in characters)
+        letters = f"|[{re.escape(short)}])" if short else ")"
+        self.escapes = re.compile(rf"\\(?:u(?:{codes})" + letters, re.I)
 
     @classmethod
     def of(cls, special: Mapping[bytes, bool], sources: Iterable[str]) -> Markup:
@@ -85,18 +95,6 @@ class Markup:
             for length in lengths[text[at]]:
                 if (found := text[at : at + length]) in texts:
                     yield at, found
-
-
-def _is_marker(text: str, written: str) -> bool:
-    if any(bar in text for bar in _BARS) or text in _KNOWN:
-        return True
-    return text in written and len(text) > 2 and _MARKED.search(text) is not None
-
-
-def _escapes(characters: set[str]) -> re.Pattern[str]:
-    codes = "|".join(sorted(f"{ord(char):04x}" for char in characters)) or "(?!)"
-    short = "".join(char for char in '"/\\' if char in characters)
-    return re.compile(rf"\\(?:u(?:{codes})" + (f"|[{re.escape(short)}])" if short else ")"), re.I)
 
 
 def _candidates(texts: Iterable[str]) -> re.Pattern[str] | None:

@@ -78,8 +78,9 @@ class QuickRenderer:
 
     def render(self, inputs: Inputs) -> dict[str, Any] | None:
         """The answer of ``TemplateHandle.apply``, or None if llama.cpp has to render it."""
-        known = self._find(inputs)
-        if known is None:
+        key = _key(inputs)
+        known = None if key is None else self._known.get(key)
+        if not known:
             return None
         prompt = self._prompt(inputs, known.form)
         if prompt is None or not prompt.endswith(known.params["generation_prompt"]):
@@ -93,12 +94,6 @@ class QuickRenderer:
             return
         if key not in self._known:
             self._known.put(key, self._compare(inputs, params) or False)
-
-    def _find(self, inputs: Inputs) -> _Known | None:
-        key = _key(inputs)
-        if key is None:
-            return None
-        return self._known.get(key) or None
 
     def _compare(self, inputs: Inputs, params: dict[str, Any]) -> _Known | None:
         messages = inputs["messages"]
@@ -158,23 +153,22 @@ class QuickRenderer:
         return values
 
     def _messages(self, messages: Any, form: _Form) -> list[Mapping[str, Any]]:
-        out = [self._message(message, form) for message in messages]
+        out: list[Mapping[str, Any]] = []
+        for message in messages:
+            if message["role"] == "developer" and "<|channel|>" not in self._info["source"]:
+                message = {**message, "role": "system"}
+            if form.objects and "tool_calls" in message:
+                calls = [_with_object(call) for call in message["tool_calls"]]
+                message = {**message, "tool_calls": calls}
+            if form.thoughts and _is_without_thoughts(message):
+                message = {**message, "reasoning_content": ""}
+            out.append(message)
         system = bool(out) and out[0]["role"] == "system"
         if system and len(out) > 1 and not self._info["caps"].get("supports_system_role", True):
             first, second = out[0]["content"], out[1]["content"]
             if isinstance(first, str) and isinstance(second, str):
                 out[:2] = [{**out[1], "content": f"{first}\n{second}"}]
         return out
-
-    def _message(self, message: Mapping[str, Any], form: _Form) -> Mapping[str, Any]:
-        if message["role"] == "developer" and "<|channel|>" not in self._info["source"]:
-            message = {**message, "role": "system"}
-        if form.objects and "tool_calls" in message:
-            calls = [_with_object(call) for call in message["tool_calls"]]
-            message = {**message, "tool_calls": calls}
-        if form.thoughts and _is_without_thoughts(message):
-            message = {**message, "reasoning_content": ""}
-        return message
 
 
 def _is_without_thoughts(message: Mapping[str, Any]) -> bool:

@@ -112,7 +112,12 @@ class _Folding:
         elif self._has_place():
             self._out.append(message)
         elif text := _text_of(message):
-            self._fold(text)
+            last = self._out[-1] if self._out else None
+            if last is not None and last.role in ("user", "tool"):
+                self._out[-1] = _with_text(last, text)
+                self._extended = last.role == "user"
+            else:
+                self._waiting.append(text)
 
     def end(self) -> list[Message]:
         self._speak()
@@ -122,14 +127,6 @@ class _Folding:
         turns = (message.role for message in reversed(self._out) if not _is_system(message))
         last = next(turns, None)
         return self._slots.after_results if last == "tool" else self._slots.later and bool(last)
-
-    def _fold(self, text: str) -> None:
-        last = self._out[-1] if self._out else None
-        if last is not None and last.role in ("user", "tool"):
-            self._out[-1] = _with_text(last, text)
-            self._extended = last.role == "user"
-        else:
-            self._waiting.append(text)
 
     def _add_turn(self, message: Message) -> None:
         if self._waiting and message.role == "user":
