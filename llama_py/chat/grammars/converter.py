@@ -130,7 +130,15 @@ class _SchemaChecker:
             _refuse(path, f"{node!r} stands for a schema")
         if "$ref" in node:
             self._only(node, path, {"$ref"})
-            self._check_ref(node["$ref"], path)
+            ref = node["$ref"]
+            if not isinstance(ref, str) or not ref.startswith("#/"):
+                _refuse(path, f"the reference {ref!r} leaves the document")
+            if ref not in self._seen:
+                self._seen.add(ref)
+                target = self._resolve(ref)
+                if target is None:
+                    raise GrammarError(f"the JSON schema at {path}: {ref} does not exist")
+                self.check(target, ref)
         elif "oneOf" in node or "anyOf" in node:
             self._check_alternatives(node, path)
         elif isinstance(node.get("type"), list):
@@ -153,17 +161,6 @@ class _SchemaChecker:
             says_nothing = value is None or value is False  # 0 is a bound, and equals False
             if restricts and keyword not in allowed and not says_nothing:
                 _refuse(path, f'"{keyword}"')
-
-    def _check_ref(self, ref: Any, path: str) -> None:
-        if not isinstance(ref, str) or not ref.startswith("#/"):
-            _refuse(path, f"the reference {ref!r} leaves the document")
-        if ref in self._seen:
-            return
-        self._seen.add(ref)
-        target = self._resolve(ref)
-        if target is None:
-            raise GrammarError(f"the JSON schema at {path}: {ref} does not exist")
-        self.check(target, ref)
 
     def _resolve(self, ref: str) -> Any:
         node = self._root
@@ -230,8 +227,14 @@ class _SchemaChecker:
     # ---- values of one type ------------------------------------------------------------------
 
     def _check_kind(self, node: Mapping[str, Any], path: str) -> None:
-        kind = node.get("type") or self._guess(node)
         describes = "properties" in node or node.get("additionalProperties", True) is not True
+        kind = node.get("type") or ("object" if describes else None)
+        if not kind and "allOf" not in node:  # what the converter assumes
+            text = {"pattern", "minLength", "maxLength"} & node.keys()
+            if "items" in node or "prefixItems" in node:
+                kind = "array"
+            elif text or node.get("format") in _FORMATS:
+                kind = "string"
         if "allOf" in node:
             if describes or kind not in (None, "object", "string"):
                 _refuse(path, '"allOf" stands beside the description of a value')
@@ -247,17 +250,6 @@ class _SchemaChecker:
         idle = _TYPED - done - more if "type" in node else _NOTHING
         self._only(node, path, idle | done | {"type"})
         getattr(self, f"_check_{kind}", lambda node, path: None)(node, path)
-
-    def _guess(self, node: Mapping[str, Any]) -> str | None:
-        """The type that the converter assumes where a schema names none."""
-        if "properties" in node or node.get("additionalProperties", True) is not True:
-            return "object"
-        if "allOf" in node:
-            return None
-        if "items" in node or "prefixItems" in node:
-            return "array"
-        text = "pattern" in node or "minLength" in node or "maxLength" in node
-        return "string" if text or node.get("format") in _FORMATS else None
 
     def _check_string(self, node: Mapping[str, Any], path: str) -> None:
         form = node.get("format")

@@ -254,13 +254,9 @@ class Guide:
         grammar = LLMatcher.grammar_from_lark(lark)
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
         problem = matcher.get_error() or ""
-        if not problem and ('"pattern' in lark or len(lark) > _WORTH_TRYING):
-            problem = self._try_out(matcher)
-        return matcher, problem
-
-    def _try_out(self, matcher: Any) -> str:
-        """llguidance's objection after the first step, where some limits show up first."""
-        for opening in (b'{"', b"[", b'"'):
+        if problem or not ('"pattern' in lark or len(lark) > _WORTH_TRYING):
+            return matcher, problem
+        for opening in (b'{"', b"[", b'"'):  # some limits show up in the first step
             trial = matcher.deep_copy()
             for byte in opening:
                 token = self._single[byte]
@@ -268,8 +264,8 @@ class Guide:
                     break
                 trial.compute_bitmask()
             if trial.is_error():
-                return str(trial.get_error())
-        return ""
+                return matcher, str(trial.get_error())
+        return matcher, ""
 
     def _mark(self, text: str) -> str:
         """A mark in Lark: special tokens by their ids, other text as strings."""
@@ -284,7 +280,17 @@ class Guide:
         rules = [*answer, f"LEAD: /{LEAD}/", f"TRAIL: /{TRAIL}/"]
         rest, direct = map(self._wrapped, (reasoning.wrapping, reasoning.direct))
         if calls:
-            rules += self._beginnings(calls)
+            # The constraint ends with the mark of a call. What follows it is here for the token
+            # that ends the mark, and may begin that: it has to be what the grammar of calls, which
+            # takes over, goes on with.
+            rules.append(_CALL_SPACE)
+            openings = []
+            for number, opening in enumerate(calls):
+                rules.append(f'mark{number}[capture="call"]: {self._spelled(opening.mark)}')
+                before = [f"({self._spelled(text)})?" for text in opening.before]
+                behind = _lark_behind(opening.behind)
+                openings.append(" ".join([*before, f"mark{number}", behind]))
+            rules.append(f"call: {' | '.join(openings)}")
             rest, direct = f"(call | {rest})", f"(call | {direct})"
         if not reasoning.possible:
             return [f"start: LEAD? {direct}", *rules]
@@ -296,19 +302,6 @@ class Guide:
             return [f"start: {ways}", *rules]
         opened = f"LEAD? {self._spelled(reasoning.start)} ({ways})"
         return [f"start: {opened} | LEAD? {direct}", *rules]
-
-    def _beginnings(self, calls: Sequence[CallOpening]) -> list[str]:
-        """The rules of ``call``, which ends the constraint: its mark, and what stands around it.
-
-        The constraint ends with the mark. What follows is here for the token that ends the mark,
-        and may begin that: it has to be what the grammar of calls, which takes over, goes on with.
-        """
-        rules, ways = [_CALL_SPACE], []
-        for number, opening in enumerate(calls):
-            rules.append(f'mark{number}[capture="call"]: {self._spelled(opening.mark)}')
-            before = [f"({self._spelled(text)})?" for text in opening.before]
-            ways.append(" ".join([*before, f"mark{number}", _lark_behind(opening.behind)]))
-        return [*rules, f"call: {' | '.join(ways)}"]
 
     def _wrapped(self, wrapping: Wrapping) -> str:
         """An answer in Lark, with the marks that its family writes around it."""

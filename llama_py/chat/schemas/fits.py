@@ -152,26 +152,17 @@ class _Check:
         elif isinstance(value, dict):
             yield from self._of_object(value, schema, part)
         elif _is_number(value):
-            yield from self._of_number(value, schema)
-
-    def _of_number(self, value: float, schema: Mapping[str, Any]) -> Iterator[bool]:
-        least, most = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
-        yield _within(value, schema, "minimum", "maximum")
-        # Up to draft 4 these two are booleans.
-        yield (
-            value > least
-            if _is_number(least)
-            else not (least is True and value == schema.get("minimum"))
-        )
-        yield (
-            value < most
-            if _is_number(most)
-            else not (most is True and value == schema.get("maximum"))
-        )
-        step = schema.get("multipleOf")
-        if _is_number(step) and step > 0:
-            times = value / step
-            yield math.isfinite(times) and math.isclose(times, round(times), rel_tol=1e-9)
+            least, most = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+            yield _within(value, schema, "minimum", "maximum")
+            # Up to draft 4 these two are booleans.
+            above = least is not True or value != schema.get("minimum")
+            yield value > least if _is_number(least) else above
+            below = most is not True or value != schema.get("maximum")
+            yield value < most if _is_number(most) else below
+            step = schema.get("multipleOf")
+            if _is_number(step) and step > 0:
+                times = value / step
+                yield math.isfinite(times) and math.isclose(times, round(times), rel_tol=1e-9)
 
     def _of_list(self, values: Sequence[Any], schema: Mapping[str, Any]) -> Iterator[bool]:
         yield _within(len(values), schema, "minItems", "maxItems")

@@ -67,7 +67,10 @@ def _class(token: str) -> str:
 
 def _within(match: re.Match[str]) -> str:
     """A range of characters without those that a JSON string has to escape."""
-    first, last = (_code(end) for end in match.groups())
+    first, last = (
+        ord(end) if len(end) == 1 else int(end[2:], 16) if end[1] in "xuU" else None
+        for end in match.groups()
+    )
     if first is None or last is None or not any(first <= code <= last for code in _ESCAPED):
         return match.group()
     out, start = [], first
@@ -77,12 +80,6 @@ def _within(match: re.Match[str]) -> str:
                 out.append(f"{_written(start)}-{_written(code - 1)}")
             start = code + 1
     return "".join(out)
-
-
-def _code(end: str) -> int | None:
-    if len(end) == 1:
-        return ord(end)
-    return int(end[2:], 16) if end[1] in "xuU" else None
 
 
 def _written(code: int) -> str:

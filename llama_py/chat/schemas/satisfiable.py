@@ -306,33 +306,27 @@ class _Nodes:
                 yield [*node[key]], f'no alternative of "{key}" allows anything'
         kinds = _kinds(node)
         if kinds == ["object"]:
-            yield from self._of_object(node)
-        if kinds == ["array"]:
-            yield from self._of_array(node)
-
-    def _of_object(self, node: Mapping[str, Any]) -> Iterator[_Need]:
-        properties = node.get("properties")
-        properties = properties if isinstance(properties, Mapping) else {}
-        others = node.get("additionalProperties", node.get("unevaluatedProperties", True))
-        if node.get("patternProperties") or "allOf" in node or "$ref" in node:
-            others = True  # they may describe it
-        for name in _listed(node.get("required")):
-            if isinstance(name, str):
+            properties = node.get("properties")
+            properties = properties if isinstance(properties, Mapping) else {}
+            others = node.get("additionalProperties", node.get("unevaluatedProperties", True))
+            if node.get("patternProperties") or "allOf" in node or "$ref" in node:
+                others = True  # they may describe it
+            names = [each for each in _listed(node.get("required")) if isinstance(each, str)]
+            for name in names:
                 part = properties.get(name, others)
                 yield [part], f"the required property {name!r} is forbidden"
-        least = _number(node.get("minProperties")) or 0
-        if others is False and least > len(properties):
-            yield [], f'"minProperties" is {least}, and only {len(properties)} are allowed'
-
-    def _of_array(self, node: Mapping[str, Any]) -> Iterator[_Need]:
-        least = int(min(_number(node.get("minItems")) or 0, 1 << 30))
-        items = node.get("items", True)
-        first = _listed(items if _is_list(items) else node.get("prefixItems"))
-        rest = node.get("additionalItems", True) if _is_list(items) else items
-        for i, part in enumerate(first[: max(0, least)]):
-            yield [part], f"the item {i} is needed and forbidden"
-        if least > len(first):
-            yield [rest], f'"minItems" is {least}, and no more than {len(first)} are allowed'
+            fewest = _number(node.get("minProperties")) or 0
+            if others is False and fewest > len(properties):
+                yield [], f'"minProperties" is {fewest}, and only {len(properties)} are allowed'
+        if kinds == ["array"]:
+            least = int(min(_number(node.get("minItems")) or 0, 1 << 30))
+            items = node.get("items", True)
+            first = _listed(items if _is_list(items) else node.get("prefixItems"))
+            rest = node.get("additionalItems", True) if _is_list(items) else items
+            for i, part in enumerate(first[: max(0, least)]):
+                yield [part], f"the item {i} is needed and forbidden"
+            if least > len(first):
+                yield [rest], f'"minItems" is {least}, and no more than {len(first)} are allowed'
 
     def _target(self, reference: str) -> Any:
         """The schema that a local reference points to; True for other or broken references."""

@@ -244,7 +244,11 @@ class _Rewriter:
             return self._plain(own, path)
         (choices, where), rest = groups[0], list(groups[1:])
         if own.keys() <= _NOTES and not rest:
-            return {**own, where.rpartition("/")[2]: self._alternatives(choices, where)}
+            tried = [self._or_never(choice, f"{where}/{i}") for i, choice in enumerate(choices)]
+            fitting = [choice for choice in tried if choice is not False]
+            if not fitting:
+                raise _NothingFits
+            return {**own, where.rpartition("/")[2]: fitting}
         self._written += len(choices) * (1 + len(own.get("properties", ())))
         if self._written > _MOST_WRITTEN:
             return self._built(self._united(own, choices, where), rest, path)
@@ -259,17 +263,6 @@ class _Rewriter:
         if not out:
             raise _NothingFits
         return out[0] if len(out) == 1 else {"anyOf": out}
-
-    def _alternatives(self, choices: Sequence[Any], where: str) -> list[Any]:
-        out = []
-        for i, choice in enumerate(choices):
-            try:
-                out.append(self.node(choice, f"{where}/{i}"))
-            except _NothingFits:
-                continue
-        if not out:
-            raise _NothingFits
-        return out
 
     def _united(self, own: dict[str, Any], choices: Sequence[Any], where: str) -> dict[str, Any]:
         """An object with the properties of all alternatives, of which none is enforced."""

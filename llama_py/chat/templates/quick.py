@@ -158,7 +158,11 @@ class QuickRenderer:
             if message["role"] == "developer" and "<|channel|>" not in self._info["source"]:
                 message = {**message, "role": "system"}
             if form.objects and "tool_calls" in message:
-                calls = [_with_object(call) for call in message["tool_calls"]]
+                calls = []
+                for call in message["tool_calls"]:
+                    function = {**call["function"]}
+                    function["arguments"] = json.loads(function["arguments"])
+                    calls.append({**call, "function": function})
                 message = {**message, "tool_calls": calls}
             if form.thoughts and _is_without_thoughts(message):
                 message = {**message, "reasoning_content": ""}
@@ -175,14 +179,16 @@ def _is_without_thoughts(message: Mapping[str, Any]) -> bool:
     return message["role"] == "assistant" and "reasoning_content" not in message
 
 
-def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}
-
-
-def _kinds(messages: Any) -> list[tuple[Any, ...]]:
-    """The properties of each message, apart from its words, on which rendering may depend."""
-    out, calls = [], list[Any]()
+def _key(inputs: Inputs) -> Key | None:
+    """The options and the shape of a request; None for requests that llama.cpp should render."""
+    messages = inputs["messages"]
+    if inputs["continue_final_message"] or inputs["now"] is not None:
+        return None
+    if any(isinstance(message["content"], list) for message in messages):
+        return None
+    # The properties of each message, apart from its words, on which rendering may depend.
+    kinds: list[tuple[Any, ...] | None] = [None]
+    calls = list[Any]()
     for message in messages:
         content = message["content"]
         kind = [message["role"], bool(content), "reasoning_content" in message, "name" in message]
@@ -192,18 +198,8 @@ def _kinds(messages: Any) -> list[tuple[Any, ...]]:
         else:
             calls = [call.get("id") for call in message.get("tool_calls", ())]
             kind.append(len(calls))
-        out.append(tuple(kind))
-    return out
-
-
-def _key(inputs: Inputs) -> Key | None:
-    """The options and the shape of a request; None for requests that llama.cpp should render."""
-    messages = inputs["messages"]
-    if inputs["continue_final_message"] or inputs["now"] is not None:
-        return None
-    if any(isinstance(message["content"], list) for message in messages):
-        return None
-    kinds = [None, *_kinds(messages), None]
+        kinds.append(tuple(kind))
+    kinds.append(None)
     options = {name: value for name, value in inputs.items() if name != "messages"}
     try:
         text = json.dumps(options, sort_keys=True)

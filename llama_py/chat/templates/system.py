@@ -109,7 +109,12 @@ class _Folding:
     def add(self, message: Message) -> None:
         if not _is_system(message):
             self._add_turn(message)
-        elif self._has_place():
+            return
+        turns = (each.role for each in reversed(self._out) if not _is_system(each))
+        behind = next(turns, None)
+        slots = self._slots
+        taken = slots.after_results if behind == "tool" else slots.later and bool(behind)
+        if taken:
             self._out.append(message)
         elif text := _text_of(message):
             last = self._out[-1] if self._out else None
@@ -122,11 +127,6 @@ class _Folding:
     def end(self) -> list[Message]:
         self._speak()
         return self._out
-
-    def _has_place(self) -> bool:
-        turns = (message.role for message in reversed(self._out) if not _is_system(message))
-        last = next(turns, None)
-        return self._slots.after_results if last == "tool" else self._slots.later and bool(last)
 
     def _add_turn(self, message: Message) -> None:
         if self._waiting and message.role == "user":

@@ -172,7 +172,14 @@ class ChatTemplate:
         """How tools are declared and called: ``"template"``, ``"hermes"``, or None: not at all."""
         if self._wanted_form == "hermes":
             return "hermes"
-        if self._has_form:
+        # Whether llama.cpp knows how this template has tools called.
+        tool = Tool("probe", "A probe.", {"type": "object", "properties": {}})
+        asked = ChatRequest((_HELLO,), tools=(tool,), now=0)
+        try:
+            calls = self._handle.apply(inputs_of(asked))["has_tool_calls"]
+        except TemplateError:
+            calls = True  # it has an opinion on tools, and says so
+        if calls:
             return "template"
         if self._wanted_form == "template":
             return None
@@ -417,16 +424,6 @@ class ChatTemplate:
         )
 
     # ---- what is learned once about a template -------------------------------------------------
-
-    @cached_property
-    def _has_form(self) -> bool:
-        """Whether llama.cpp knows how this template has tools called."""
-        tool = Tool("probe", "A probe.", {"type": "object", "properties": {}})
-        asked = ChatRequest((_HELLO,), tools=(tool,), now=0)
-        try:
-            return bool(self._handle.apply(inputs_of(asked))["has_tool_calls"])
-        except TemplateError:
-            return True  # it has an opinion on tools, and says so
 
     def _look_for_languages(self, request: ChatRequest) -> None:
         """Say once that a template for translations has to know the languages."""
