@@ -54,7 +54,7 @@ _TYPED = frozenset().union(*(done | more for done, more in _OF_TYPE.values()))
 _GENERAL = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not"}) | {
     *("if", "then", "else", "const", "enum", "nullable")
 }
-#: Type -> what its values are in Python. A boolean, which is an integer there, has only its own.
+#: Type -> what its values are in Python. Booleans, which are integers there, are told apart first.
 _CLASSES: dict[str, Any] = {
     "string": str,
     "number": (int, float),
