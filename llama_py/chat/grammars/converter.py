@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
+from itertools import combinations
 from typing import Any, NoReturn
 
 from llama_py.chat.grammars.gbnf import widened_schema, with_margins
@@ -52,6 +53,15 @@ _TYPED = frozenset().union(*(done | more for done, more in _OF_TYPE.values()))
 #: Keywords that apply to values of any type.
 _GENERAL = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not"}) | {
     *("if", "then", "else", "const", "enum", "nullable")
+}
+#: Type -> what its values are in Python. Booleans, which are integers there, are told apart first.
+_CLASSES: dict[str, Any] = {
+    "string": str,
+    "number": (int, float),
+    "integer": int,
+    "object": Mapping,
+    "array": list,
+    "null": type(None),
 }
 _FORMATS = frozenset({"date", "time", "date-time", "uuid", *(f"uuid{i}" for i in range(1, 6))})
 
@@ -108,20 +118,6 @@ def _refuse(path: str, what: str) -> NoReturn:
     )
 
 
-def _fits(value: Any, kind: str) -> bool:
-    if isinstance(value, bool):
-        return kind == "boolean"
-    types: dict[str, Any] = {
-        "string": str,
-        "number": (int, float),
-        "integer": int,
-        "object": Mapping,
-        "array": list,
-        "null": type(None),
-    }
-    return kind in types and isinstance(value, types[kind])
-
-
 class _SchemaChecker:
     """Walks a schema in the order in which the converter decides what a node is."""
 
@@ -134,7 +130,15 @@ class _SchemaChecker:
             _refuse(path, f"{node!r} stands for a schema")
         if "$ref" in node:
             self._only(node, path, {"$ref"})
-            self._check_ref(node["$ref"], path)
+            ref = node["$ref"]
+            if not isinstance(ref, str) or not ref.startswith("#/"):
+                _refuse(path, f"the reference {ref!r} leaves the document")
+            if ref not in self._seen:
+                self._seen.add(ref)
+                target = self._resolve(ref)
+                if target is None:
+                    raise GrammarError(f"the JSON schema at {path}: {ref} does not exist")
+                self.check(target, ref)
         elif "oneOf" in node or "anyOf" in node:
             self._check_alternatives(node, path)
         elif isinstance(node.get("type"), list):
@@ -152,21 +156,11 @@ class _SchemaChecker:
 
     def _only(self, node: Mapping[str, Any], path: str, allowed: Iterable[str]) -> None:
         """Raise for keywords that restrict values, other than the allowed ones."""
-        for keyword in node:
+        for keyword, value in node.items():
             restricts = keyword in _GENERAL or keyword in _TYPED or keyword == "type"
-            if restricts and keyword not in allowed and not _is_off(node[keyword]):
+            says_nothing = value is None or value is False  # 0 is a bound, and equals False
+            if restricts and keyword not in allowed and not says_nothing:
                 _refuse(path, f'"{keyword}"')
-
-    def _check_ref(self, ref: Any, path: str) -> None:
-        if not isinstance(ref, str) or not ref.startswith("#/"):
-            _refuse(path, f"the reference {ref!r} leaves the document")
-        if ref in self._seen:
-            return
-        self._seen.add(ref)
-        target = self._resolve(ref)
-        if target is None:
-            raise GrammarError(f"the JSON schema at {path}: {ref} does not exist")
-        self.check(target, ref)
 
     def _resolve(self, ref: str) -> Any:
         node = self._root
@@ -187,7 +181,7 @@ class _SchemaChecker:
         known = [self._target(branch) for branch in branches]
         same = all(branch.get("type") == node.get("type") for branch in known)
         self._only(node, path, {key, "type"} if same else {key})
-        if key == "oneOf" and not _disjoint(known):
+        if key == "oneOf" and not all(_apart(a, b) for a, b in combinations(known, 2)):
             _refuse(path, '"oneOf" has alternatives that may overlap')
         for i, branch in enumerate(branches):
             self.check(branch, f"{path}/{key}/{i}")
@@ -220,15 +214,27 @@ class _SchemaChecker:
         self._only(node, path, {key, "type"})
         values = [node["const"]] if key == "const" else node["enum"]
         kind = node.get("type")
-        for value in values if isinstance(values, list) else []:
-            if isinstance(kind, str) and not _fits(value, kind):
+        if not isinstance(values, list) or not isinstance(kind, str):
+            return
+        for value in values:
+            if isinstance(value, bool):
+                fits = kind == "boolean"
+            else:
+                fits = isinstance(value, _CLASSES.get(kind, ()))
+            if not fits:
                 _refuse(path, f'"{key}" has {value!r}, which is not of the type "{kind}"')
 
     # ---- values of one type ------------------------------------------------------------------
 
     def _check_kind(self, node: Mapping[str, Any], path: str) -> None:
-        kind = node.get("type") or self._guess(node)
         describes = "properties" in node or node.get("additionalProperties", True) is not True
+        kind = node.get("type") or ("object" if describes else None)
+        if not kind and "allOf" not in node:  # what the converter assumes
+            text = {"pattern", "minLength", "maxLength"} & node.keys()
+            if "items" in node or "prefixItems" in node:
+                kind = "array"
+            elif text or node.get("format") in _FORMATS:
+                kind = "string"
         if "allOf" in node:
             if describes or kind not in (None, "object", "string"):
                 _refuse(path, '"allOf" stands beside the description of a value')
@@ -244,17 +250,6 @@ class _SchemaChecker:
         idle = _TYPED - done - more if "type" in node else _NOTHING
         self._only(node, path, idle | done | {"type"})
         getattr(self, f"_check_{kind}", lambda node, path: None)(node, path)
-
-    def _guess(self, node: Mapping[str, Any]) -> str | None:
-        """The type that the converter assumes where a schema names none."""
-        if "properties" in node or node.get("additionalProperties", True) is not True:
-            return "object"
-        if "allOf" in node:
-            return None
-        if "items" in node or "prefixItems" in node:
-            return "array"
-        text = "pattern" in node or "minLength" in node or "maxLength" in node
-        return "string" if text or node.get("format") in _FORMATS else None
 
     def _check_string(self, node: Mapping[str, Any], path: str) -> None:
         form = node.get("format")
@@ -291,12 +286,11 @@ class _SchemaChecker:
         _check_most(node, path, "maxItems")
         key = "items" if "items" in node else "prefixItems"
         items = node.get(key)
-        if isinstance(items, list):
-            self._check_tuple(items, node, f"{path}/{key}")
-        elif items is not None:
-            self.check(items, f"{path}/{key}")
-
-    def _check_tuple(self, items: list[Any], node: Mapping[str, Any], path: str) -> None:
+        path = f"{path}/{key}"
+        if not isinstance(items, list):
+            if items is not None:
+                self.check(items, path)
+            return
         # The grammar takes exactly these items: stricter than the schema, unless it wants more.
         if node.get("minItems", 0) > len(items) or node.get("maxItems", len(items)) < len(items):
             _refuse(path, '"minItems" or "maxItems" does not fit a list of single items')
@@ -310,13 +304,8 @@ def _check_most(node: Mapping[str, Any], path: str, key: str) -> None:
         _refuse(path, f'"{key}": {node[key]} (more than {MOST_REPEATED})')
 
 
-def _disjoint(branches: list[Mapping[str, Any]]) -> bool:
-    """Whether the branches are known to exclude each other: no value fits two of them."""
-    pairs = [(a, b) for i, a in enumerate(branches) for b in branches[i + 1 :]]
-    return all(_apart(a, b) for a, b in pairs)
-
-
 def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two branches are known to exclude each other: no value fits both."""
     one, two = _values(a), _values(b)
     if one is not None and two is not None:
         return not any(x == y and type(x) is type(y) for x in one for y in two)
@@ -338,11 +327,6 @@ def _kinds(node: Mapping[str, Any]) -> set[str]:
     given = node.get("type", ())
     kinds = {str(kind) for kind in ([given] if isinstance(given, str) else given or ())}
     return kinds | {"number"} if "integer" in kinds else kinds
-
-
-def _is_off(value: Any) -> bool:
-    """Whether a keyword with this value says nothing. 0 is a bound, and equals False."""
-    return value is None or value is False
 
 
 def _values(node: Any) -> list[Any] | None:

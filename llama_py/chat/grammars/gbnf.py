@@ -140,7 +140,15 @@ def _widened_rule(rule: str, line_break: str, taken: set[str]) -> str:
     if _REPLACED.get(defined, "") not in rule:
         raise _unknown(defined)
     pieces = _PIECE.findall(rule)
-    rule = "".join(map(_widened_piece, pieces, [*pieces[1:], ""]))
+    for i, (piece, after) in enumerate(zip(pieces, [*pieces[1:], ""], strict=True)):
+        if re.fullmatch(r'"\\".*\\""', piece):
+            pieces[i] = _spellings(piece)
+        elif piece.startswith('[^"') and after.startswith(" char*"):
+            # The character at which a name differs from the names that a schema lists.
+            letters = piece[3:-1]
+            escaped = _NOT_ASCII if letters.isascii() else r'"\\" ["\\/bfnrt]'
+            pieces[i] = rf'([^"\\\x00-\x1F{letters}] | {escaped})'
+    rule = "".join(pieces)
     match = _BRACKETS.match(rule)
     if match is None:
         return rule
@@ -151,38 +159,23 @@ def _widened_rule(rule: str, line_break: str, taken: set[str]) -> str:
     return f"{name} ::= {start} ({flat} | {tall})" + (f"\n{inner} ::= {inside}" if inside else "")
 
 
-def _widened_piece(piece: str, after: str) -> str:
-    if piece.startswith('"'):
-        return _spellings(piece) if re.fullmatch(r'"\\".*\\""', piece) else piece
-    if piece.startswith('[^"') and after.startswith(" char*"):
-        return _first_of_name(piece[3:-1])
-    return piece
-
-
 def _spellings(literal: str) -> str:
     """A literal JSON string, with the characters that some libraries escape also escaped."""
     parts = [""]
     for letter in literal[1:-1]:
-        if not is_escaped_by_some(letter) and letter != "/":
+        if letter == "/":
+            parts += [r'("/" | "\\/")', ""]
+        elif is_escaped_by_some(letter):
+            number: list[str] = []
+            for digits in number_units(letter):
+                runs = re.findall(r"[a-f]|\d+", digits)
+                either = (f'"{r}"' if r.isdigit() else f"[{r}{r.upper()}]" for r in runs)
+                number += [r'"\\u"', *either]
+            parts += [f'("{letter}" | {" ".join(number)})', ""]
+        else:
             parts[-1] += letter
-            continue
-        ways = ['"\\\\/"'] if letter == "/" else [" ".join(map(_unit, number_units(letter)))]
-        parts += [f'("{letter}" | {ways[0]})', ""]
     quoted = [f'"{part}"' if i % 2 == 0 else part for i, part in enumerate(parts)]
     return " ".join(part for part in quoted if part != '""')
-
-
-def _unit(digits: str) -> str:
-    letters = "".join(d if d.isdigit() else f"[{d}{d.upper()}]" for d in digits)
-    return '"\\\\u" ' + " ".join(
-        part if part.startswith("[") else f'"{part}"' for part in re.findall(r"\[..\]|\d+", letters)
-    )
-
-
-def _first_of_name(taken: str) -> str:
-    """The character at which a name differs from the names that a schema lists."""
-    escaped = _NOT_ASCII if taken.isascii() else r'"\\" ["\\/bfnrt]'
-    return rf'([^"\\\x00-\x1F{taken}] | {escaped})'
 
 
 def with_margins(grammar: str) -> str:

@@ -104,19 +104,6 @@ class _Tokens:
         return [self.tokens.index(bytes([byte])) for byte in raw]
 
 
-def _is_marker(vocab: VocabLike, token: int, piece: bytes) -> bool:
-    if vocab.is_control(token):
-        return True
-    # User-defined tokens are markers (<think>) as well as plain text (runs of spaces).
-    return piece.startswith(b"<") and piece.endswith(b">") and vocab.is_special(token)
-
-
-def _read_tokens(vocab: VocabLike) -> _Tokens:
-    pieces = [vocab.token_to_piece(token, True) for token in range(vocab.n_tokens)]
-    special = [token for token, piece in enumerate(pieces) if _is_marker(vocab, token, piece)]
-    return _Tokens(pieces, special, vocab.eos)
-
-
 @dataclass(frozen=True, slots=True)
 class _Compiled:
     """A compiled schema, from which each sequence gets a copy."""
@@ -168,17 +155,25 @@ class Guide:
             raise GrammarError(
                 "this needs llguidance: install llama-py[structured], or ask for the gbnf backend"
             ) from error
-        table = _read_tokens(vocab)
+        pieces = [vocab.token_to_piece(token, True) for token in range(vocab.n_tokens)]
+        # User-defined tokens are markers (<think>) as well as plain text (runs of spaces).
+        markers = [
+            token
+            for token, piece in enumerate(pieces)
+            if vocab.is_control(token)
+            or (piece.startswith(b"<") and piece.endswith(b">") and vocab.is_special(token))
+        ]
         self.n_tokens = vocab.n_tokens
-        self.piece: Callable[[int], bytes] = table.tokens.__getitem__
+        self.piece: Callable[[int], bytes] = pieces.__getitem__
         self._compiled: Remembered[Any, _Compiled] = Remembered(_KEPT)
         self.eog = frozenset(vocab.eog_tokens()) or frozenset({vocab.eos})
         self.spaces = Spaces(vocab.n_tokens, self.piece, self.eog)
-        single = {piece: token for token, piece in enumerate(table.tokens) if len(piece) == 1}
+        single = {piece: token for token, piece in enumerate(pieces) if len(piece) == 1}
         self._single = {byte: single.get(bytes([byte])) for byte in b'{["'}
-        self._special = {table.tokens[token]: token for token in table.special_token_ids}
+        self._special = {pieces[token]: token for token in markers}
         texts = [re.escape(piece.decode("utf-8", "replace")) for piece in self._special if piece]
         self._markers = re.compile(f"({'|'.join(texts)})") if texts else None
+        table = _Tokens(pieces, markers, vocab.eos)
         try:
             self._tokenizer = LLTokenizer(
                 TokenizerWrapper(table), n_vocab=vocab.n_tokens, eos_token=sorted(self.eog)
@@ -259,13 +254,9 @@ class Guide:
         grammar = LLMatcher.grammar_from_lark(lark)
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
         problem = matcher.get_error() or ""
-        if not problem and ('"pattern' in lark or len(lark) > _WORTH_TRYING):
-            problem = self._try_out(matcher)
-        return matcher, problem
-
-    def _try_out(self, matcher: Any) -> str:
-        """llguidance's objection after the first step, where some limits show up first."""
-        for opening in (b'{"', b"[", b'"'):
+        if problem or not ('"pattern' in lark or len(lark) > _WORTH_TRYING):
+            return matcher, problem
+        for opening in (b'{"', b"[", b'"'):  # some limits show up in the first step
             trial = matcher.deep_copy()
             for byte in opening:
                 token = self._single[byte]
@@ -273,17 +264,14 @@ class Guide:
                     break
                 trial.compute_bitmask()
             if trial.is_error():
-                return str(trial.get_error())
-        return ""
+                return matcher, str(trial.get_error())
+        return matcher, ""
 
     def _mark(self, text: str) -> str:
         """A mark in Lark: special tokens by their ids, other text as strings."""
         parts = self._markers.split(text) if self._markers else [text]
-        return " ".join(map(self._part, filter(None, parts)))
-
-    def _part(self, text: str) -> str:
-        token = self._special.get(text.encode())
-        return json.dumps(text) if token is None else f"<[{token}]>"
+        found = [(part, self._special.get(part.encode())) for part in parts if part]
+        return " ".join(json.dumps(part) if n is None else f"<[{n}]>" for part, n in found)
 
     def _frame(
         self, reasoning: Reasoning, calls: Sequence[CallOpening], answer: Iterable[str]
@@ -292,7 +280,17 @@ class Guide:
         rules = [*answer, f"LEAD: /{LEAD}/", f"TRAIL: /{TRAIL}/"]
         rest, direct = map(self._wrapped, (reasoning.wrapping, reasoning.direct))
         if calls:
-            rules += self._beginnings(calls)
+            # The constraint ends with the mark of a call. What follows it is here for the token
+            # that ends the mark, and may begin that: it has to be what the grammar of calls, which
+            # takes over, goes on with.
+            rules.append(_CALL_SPACE)
+            openings = []
+            for number, opening in enumerate(calls):
+                rules.append(f'mark{number}[capture="call"]: {self._spelled(opening.mark)}')
+                before = [f"({self._spelled(text)})?" for text in opening.before]
+                behind = _lark_behind(opening.behind)
+                openings.append(" ".join([*before, f"mark{number}", behind]))
+            rules.append(f"call: {' | '.join(openings)}")
             rest, direct = f"(call | {rest})", f"(call | {direct})"
         if not reasoning.possible:
             return [f"start: LEAD? {direct}", *rules]
@@ -304,19 +302,6 @@ class Guide:
             return [f"start: {ways}", *rules]
         opened = f"LEAD? {self._spelled(reasoning.start)} ({ways})"
         return [f"start: {opened} | LEAD? {direct}", *rules]
-
-    def _beginnings(self, calls: Sequence[CallOpening]) -> list[str]:
-        """The rules of ``call``, which ends the constraint: its mark, and what stands around it.
-
-        The constraint ends with the mark. What follows is here for the token that ends the mark,
-        and may begin that: it has to be what the grammar of calls, which takes over, goes on with.
-        """
-        rules, ways = [_CALL_SPACE], []
-        for number, opening in enumerate(calls):
-            rules.append(f'mark{number}[capture="call"]: {self._spelled(opening.mark)}')
-            before = [f"({self._spelled(text)})?" for text in opening.before]
-            ways.append(" ".join([*before, f"mark{number}", _lark_behind(opening)]))
-        return [*rules, f"call: {' | '.join(ways)}"]
 
     def _wrapped(self, wrapping: Wrapping) -> str:
         """An answer in Lark, with the marks that its family writes around it."""
@@ -341,7 +326,11 @@ class Guide:
             ways = []
             for number, end in enumerate(reasoning.calls):
                 rules += self._ended(f'interruption{number}[capture="call"]', [end], marks)
-                ways.append(f"interruption{number} {_lark_behind(_opening_at(end, calls))}")
+                begun = [opening for opening in calls if opening.mark.startswith(end)]
+                opening = begun[0] if begun else CallOpening(end)
+                rest = opening.mark[len(end) :]
+                behind = (rest, *opening.behind) if rest else opening.behind
+                ways.append(f"interruption{number} {_lark_behind(behind)}")
             rules.append(f"interrupted: {' | '.join(ways)}")
         ending = {self._first_special(mark) for mark in reasoning.marks}
         others = sorted({*self._special.values()} - ending - self.eog)
@@ -368,18 +357,9 @@ class Guide:
         return f"({self._mark(text)} | {json.dumps(text)})"
 
 
-def _lark_behind(opening: CallOpening) -> str:
+def _lark_behind(texts: Iterable[str | None]) -> str:
     """What follows the mark of a call, in Lark."""
-    return " ".join("CALL_SPACE?" if text is SPACE else json.dumps(text) for text in opening.behind)
-
-
-def _opening_at(end: str, calls: Sequence[CallOpening]) -> CallOpening:
-    """The opening of a call that ends the reasoning with this text."""
-    for opening in calls:
-        if opening.mark.startswith(end):
-            rest = opening.mark[len(end) :]
-            return CallOpening(end, behind=(*([rest] if rest else []), *opening.behind))
-    return CallOpening(end)
+    return " ".join("CALL_SPACE?" if text is SPACE else json.dumps(text) for text in texts)
 
 
 def _with_options(schema: dict[str, Any]) -> str:
@@ -466,23 +446,19 @@ class SchemaConstraint:
         if self._ahead is not None:
             self._ahead.result()  # not read: the tokens were drafted, or forced
             self._ahead = None
-        self._advance(token)
+        if token in self._eog and self._matcher.is_accepting():
+            self._ended = True
+        elif not self._matcher.consume_token(token):
+            raise GrammarError(
+                f"token {token} does not fit the JSON schema: {_reason(self._matcher)}"
+            )
+        elif self._matcher.get_capture("call") is not None:
+            self._free = True  # a tool call began: its own grammar goes on
         self._watch.accept(token)
         if self._slow and not (self._free or self._ended):
             self._ahead = _Ahead(self._fill)
             with suppress(RuntimeError):  # no thread can be started: who needs it computes it
                 _workers().submit(self._ahead.compute)
-
-    def _advance(self, token: int) -> None:
-        if token in self._eog and self._matcher.is_accepting():
-            self._ended = True
-            return
-        if not self._matcher.consume_token(token):
-            raise GrammarError(
-                f"token {token} does not fit the JSON schema: {_reason(self._matcher)}"
-            )
-        if self._matcher.get_capture("call") is not None:
-            self._free = True  # a tool call began: its own grammar goes on
 
     @property
     def finished(self) -> bool:

@@ -24,7 +24,8 @@ from llama_py.chat.schemas.json_forms import (
     space_regex,
     usual_spelling,
 )
-from llama_py.chat.schemas.ranges import BOUNDS, NumberRange, number_ranges
+from llama_py.chat.schemas.ranges import BOUNDS, number_ranges
+from llama_py.chat.schemas.satisfiable import is_a
 
 __all__ = ["lark_rules", "slashes"]
 
@@ -175,12 +176,9 @@ class _LarkWriter:
             return None if long else self._values
         if words & _GENERAL or "type" not in node:
             return None
-        if isinstance(node["type"], list):
-            return self._types if node["type"] else None
-        return self._writer_of_type(node, words)
-
-    def _writer_of_type(self, node: Mapping[str, Any], words: set[str]) -> Any:
         kind = node["type"]
+        if isinstance(kind, list):
+            return self._types if kind else None
         known = {
             "string": ({"minLength", "maxLength"}, self._string),
             "integer": (BOUNDS, self._number),
@@ -192,11 +190,7 @@ class _LarkWriter:
         }
         if kind not in known or (words & _OF_TYPE[kind]) - known[kind][0]:
             return None
-        if kind == "array" and not _plain_array(node):
-            return None
-        if kind == "object" and not _plain_object(node):
-            return None
-        return known[kind][1]
+        return known[kind][1] if _is_plain(node) else None
 
     def _any(self) -> str:
         name = self._known.get("")
@@ -238,7 +232,7 @@ class _LarkWriter:
     def _values(self, node: Mapping[str, Any]) -> str:
         values = [node["const"]] if "const" in node else node["enum"]
         kinds = _types(node)
-        fitting = [value for value in values if not kinds or any(_fits(value, k) for k in kinds)]
+        fitting = [value for value in values if not kinds or any(is_a(value, k) for k in kinds)]
         simple = [value for value in fitting if not isinstance(value, (Mapping, list))]
         parts = [self._regex("|".join(map(_spellings, simple)))] if simple else []
         parts += [self._constant(v) for v in fitting if isinstance(v, (Mapping, list))]
@@ -282,12 +276,12 @@ class _LarkWriter:
             ranges = number_ranges(node, fraction)
         except (ValueError, ArithmeticError):  # too many digits for a range of them
             return self._leave(node)
-        return self._alternatives(map(self._range, ranges))
-
-    def _range(self, part: NumberRange) -> str:
-        digits = self._terminal(" & ".join(map(self._regex, part.all_of)))
-        ways = " | ".join([digits, *map(self._regex, part.or_else)])
-        return f'"-" ({ways})' if part.negative else ways
+        parts = []
+        for part in ranges:
+            digits = self._terminal(" & ".join(map(self._regex, part.all_of)))
+            ways = " | ".join([digits, *map(self._regex, part.or_else)])
+            parts.append(f'"-" ({ways})' if part.negative else ways)
+        return self._alternatives(parts)
 
     def _array(self, node: Mapping[str, Any]) -> str:
         first, item = node.get("prefixItems", []), node.get("items", True)
@@ -305,8 +299,11 @@ class _LarkWriter:
         more = node.get("additionalProperties", True)
         rest = "", ""
         if more is not False:
-            pair = f"{self._other_names(properties)} {colon} {self.node(more)}"
-            pair = self._rule(pair)
+            other = self._regex(f'"({CHARACTER})*"')
+            if taken := "|".join(map(any_spelling, properties)):
+                quoted = self._regex(f'"({taken})"')
+                other = self._terminal(f"{other} & ~{quoted}")
+            pair = self._rule(f"{other} {colon} {self.node(more)}")
             rest = f"({pair} ({comma} {pair})*)?", f"({comma} {pair})*"
         for name in reversed(properties):
             if properties[name] is False and name not in required:
@@ -319,15 +316,6 @@ class _LarkWriter:
             alone = f"{item} {after} | {first}" if first else f"({item} {after})?"
             rest = alone, f"({comma} {item})? {after}"
         return self._enclosed("{}", self._rule(rest[0]) if rest[0] else "")
-
-    def _other_names(self, taken: Iterable[str]) -> str:
-        """A property name, in any spelling, that is not one of these."""
-        free = self._regex(f'"({CHARACTER})*"')
-        names = "|".join(any_spelling(name) for name in taken)
-        if not names:
-            return free
-        quoted = self._regex(f'"({names})"')
-        return self._terminal(f"{free} & ~{quoted}")
 
 
 def _items(named: Sequence[str], more: str | None, least: int, most: int | None, comma: str) -> str:
@@ -371,25 +359,18 @@ def _is_list(value: Any, length: int = 0) -> bool:
     return isinstance(value, list) and bool(value) and length in (0, len(value))
 
 
-def _fits(value: Any, kind: str) -> bool:
-    if isinstance(value, bool) or value is None:
-        return kind == ("null" if value is None else "boolean")
-    if isinstance(value, (int, float)):
-        return kind == "number" or (kind == "integer" and value == int(value))
-    return isinstance(value, {"string": str, "object": Mapping, "array": list}.get(kind, ()))
-
-
-def _plain_array(node: Mapping[str, Any]) -> bool:
-    counts = [node.get("minItems", 0), node.get("maxItems", 0)]
-    small = all(isinstance(count, int) and 0 <= count <= _MOST_ITEMS for count in counts)
-    return small and not isinstance(node.get("items"), list)
-
-
-def _plain_object(node: Mapping[str, Any]) -> bool:
-    properties, required = node.get("properties", {}), node.get("required", [])
-    if not isinstance(properties, Mapping) or sum(map(len, properties)) > _MOST_LETTERS:
-        return False
-    return all(name in properties and properties[name] is not False for name in required)
+def _is_plain(node: Mapping[str, Any]) -> bool:
+    """Whether what a node says of an array or object is of a form and size that rules can say."""
+    if node["type"] == "array":
+        counts = [node.get("minItems", 0), node.get("maxItems", 0)]
+        small = all(isinstance(count, int) and 0 <= count <= _MOST_ITEMS for count in counts)
+        return small and not isinstance(node.get("items"), list)
+    if node["type"] == "object":
+        properties, required = node.get("properties", {}), node.get("required", [])
+        if not isinstance(properties, Mapping) or sum(map(len, properties)) > _MOST_LETTERS:
+            return False
+        return all(name in properties and properties[name] is not False for name in required)
+    return True
 
 
 def _spellings(value: Any) -> str:

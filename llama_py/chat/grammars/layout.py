@@ -10,7 +10,7 @@ following the text of the answer.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -44,24 +44,20 @@ class Spaces:
 
     def __init__(self, n_tokens: int, piece: Callable[[int], bytes], ends: Any) -> None:
         self.ends = np.fromiter(ends, np.intp)
-        found = list(_with_space(n_tokens, piece))
+        found: list[tuple[int, bool, bool, int, int]] = []
+        for token in range(n_tokens):
+            text = piece(token)
+            if not text or (text[0] not in _WHITE and b"\n" not in text):
+                continue
+            first, *lines = text.split(b"\n")
+            begins, pure = text[0] in _WHITE, not text.strip(_WHITE)
+            deepest = max(map(_indentation, lines), default=0)
+            found.append((token, begins, pure, _indentation(first), deepest))
         self.ids = np.array([row[0] for row in found], np.intp)
         self.begins = np.array([row[1] for row in found], np.bool_)
         self.pure = np.array([row[2] for row in found], np.bool_)
         self.first = np.array([row[3] for row in found], np.int64)
         self.line = np.array([row[4] for row in found], np.int64)
-
-
-def _with_space(
-    n_tokens: int, piece: Callable[[int], bytes]
-) -> Iterator[tuple[int, bool, bool, int, int]]:
-    for token in range(n_tokens):
-        text = piece(token)
-        if not text or (text[0] not in _WHITE and b"\n" not in text):
-            continue
-        first, *lines = text.split(b"\n")
-        deepest = max(map(_indentation, lines), default=0)
-        yield token, text[0] in _WHITE, not text.strip(_WHITE), _indentation(first), deepest
 
 
 def _indentation(text: bytes) -> int:
@@ -96,29 +92,23 @@ class _JSONPlace:
         """Advance past some bytes."""
         for byte in text:
             if self.in_string:
-                self._in_string(byte)
+                if self.escaped:
+                    self.escaped = False
+                elif byte == 0x5C:
+                    self.escaped = True
+                elif byte == 0x22:
+                    self.in_string = False
             elif byte in _WHITE:
-                self._white(byte)
+                self.trailing = self.trailing or (self.begun and self.depth <= 0)
+                if byte == 0x0A:
+                    self.in_line, self.spaces = True, 0
+                elif self.in_line:
+                    self.spaces += _TAB if byte == 0x09 else 1
+                    self.too_deep = self.too_deep or (self.depth > 0 and self.spaces > self.room)
             else:
                 self.in_line, self.begun = False, True
                 self.in_string = byte == 0x22
                 self.depth += (byte in b"{[") - (byte in b"}]")
-
-    def _in_string(self, byte: int) -> None:
-        if self.escaped:
-            self.escaped = False
-        elif byte == 0x5C:
-            self.escaped = True
-        elif byte == 0x22:
-            self.in_string = False
-
-    def _white(self, byte: int) -> None:
-        self.trailing = self.trailing or (self.begun and self.depth <= 0)
-        if byte == 0x0A:
-            self.in_line, self.spaces = True, 0
-        elif self.in_line:
-            self.spaces += _TAB if byte == 0x09 else 1
-            self.too_deep = self.too_deep or (self.depth > 0 and self.spaces > self.room)
 
     @property
     def room(self) -> int:
@@ -190,26 +180,19 @@ class AnswerWatch:
         spaces = self._spaces()
         own_is_white = not self._piece(own).strip(_WHITE)
         wanted = own_is_white or (row[own] > -np.inf and not self.excess(own))
-        forbidden = self._too_deep(spaces)
+        forbidden = np.zeros(len(spaces.ids), np.bool_)
+        if place.depth > 0:  # what would indent a line too far
+            forbidden = spaces.line > place.room + SPACES
+            if place.in_line:
+                forbidden |= spaces.begins & (spaces.first + place.spaces > place.room)
         if not wanted:
             margin = not place.begun or bool(row[spaces.ends].max(initial=-np.inf) > -np.inf)
             forbidden = forbidden | (spaces.begins if margin else spaces.pure)
         if forbidden.any():
             self._forbid(row, spaces.ids[forbidden])
-        if not wanted:
-            self._without_trailing(row)
-
-    def _too_deep(self, spaces: Spaces) -> NDArray[np.bool_]:
-        place = self._place
-        if place.depth <= 0:
-            return np.zeros(len(spaces.ids), np.bool_)
-        deeper = spaces.line > place.room + SPACES
-        if not place.in_line:
-            return deeper
-        return deeper | (spaces.begins & (spaces.first + place.spaces > place.room))
-
-    def _without_trailing(self, row: NDArray[np.float32]) -> None:
-        for _ in range(_MOST_TRIED):
+        if wanted:
+            return
+        for _ in range(_MOST_TRIED):  # tokens that end in white space behind the whole text
             token = int(row.argmax())
             piece = self._piece(token)
             if not piece or piece[-1] not in _WHITE or not self._after(piece).trailing:

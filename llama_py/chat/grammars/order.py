@@ -41,7 +41,13 @@ def in_order(grammar: str, schemas: Iterable[Any]) -> str:
     if not any(orders.values()):
         return grammar
     lines = grammar.split("\n")
-    names = {match[1]: _unquoted(match[2]) for line in lines if (match := _PROPERTY.match(line))}
+    names = {}
+    for match in filter(None, map(_PROPERTY.match, lines)):
+        text = re.sub(r"\\(.)", lambda escape: _ESCAPES.get(escape[1], escape[1]), match[2])
+        try:
+            names[match[1]] = str(json.loads(text))
+        except ValueError:  # no property: a piece of some other format
+            names[match[1]] = text
     taken = {line.split(" ", 1)[0] for line in lines}
     return "\n".join(_ordered(line, names, orders, taken) for line in lines)
 
@@ -63,15 +69,6 @@ def _read_orders(node: Any, orders: _Orders) -> None:
         orders[key] = order
 
 
-def _unquoted(literal: str) -> str:
-    """The property name that a literal of GBNF writes as a JSON string."""
-    text = re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), literal)
-    try:
-        return str(json.loads(text))
-    except ValueError:  # no property: a piece of some other format
-        return text
-
-
 def _ordered(line: str, names: Mapping[str, str], orders: _Orders, taken: set[str]) -> str:
     match = _OBJECT.match(line)
     if match is None:
@@ -87,22 +84,16 @@ def _ordered(line: str, names: Mapping[str, str], orders: _Orders, taken: set[st
     if order is None or [rules[name] for name in order] == [*required, *others]:
         return line
     stem = free_name(f"{match[1]}-in-order", taken)
-    listed = [(rules[name], rules[name] in required) for name in order]
-    return "\n".join(_object_rules(match[1], stem, listed, extra))
-
-
-def _object_rules(
-    name: str, stem: str, listed: list[tuple[str, bool]], extra: list[str]
-) -> Iterable[str]:
-    """Rules for an object: ``-first-`` for its first property, ``-next-`` for those after one."""
+    # ``-first-N`` is the object from property N on, with none before it; ``-next-N`` has some.
+    written = [f'{match[1]} ::= "{{" space {stem}-first-0 space "}}"']
     tail = "".join(f'( "," space {rule} )*' for rule in extra)
-    yield f'{name} ::= "{{" space {stem}-first-0 space "}}"'
-    behind = False
-    for i, (rule, required) in enumerate(listed):
-        rest = f"{stem}-next-{i + 1}" if i + 1 < len(listed) else tail
-        comma = f'"," space {rule}' if required else f'( "," space {rule} )?'
-        yield f"{stem}-next-{i} ::= {comma} {rest}"
-        if not behind:
-            other = "" if required else f" | {stem}-first-{i + 1}"
-            yield f"{stem}-first-{i} ::= {rule} {rest}{other}"
-        behind = behind or required
+    may_be_first = True
+    for i, rule in enumerate(rules[name] for name in order):
+        rest = f"{stem}-next-{i + 1}" if i + 1 < len(order) else tail
+        comma = f'"," space {rule}' if rule in required else f'( "," space {rule} )?'
+        written.append(f"{stem}-next-{i} ::= {comma} {rest}")
+        if may_be_first:
+            other = "" if rule in required else f" | {stem}-first-{i + 1}"
+            written.append(f"{stem}-first-{i} ::= {rule} {rest}{other}")
+        may_be_first = may_be_first and rule not in required
+    return "\n".join(written)

@@ -239,7 +239,14 @@ class _Walk:
 
     def _keywords(self, node: Mapping[Any, Any], path: str) -> None:
         if self._strict:
-            self._check_kinds(node, path)
+            for key, (kind, what) in _MUST_BE.items():
+                if key in node and not isinstance(node[key], kind):
+                    self._refuse(path, f'"{key}" must be {what}, not {_shown(node[key])}')
+            for name in node.get("required", ()):
+                if not isinstance(name, str):
+                    self._refuse(
+                        path, f'"required" must be a list of names, and has {_shown(name)}'
+                    )
         self._count_branches(node, path)
         for key in _LOWER & node.keys():
             count = node[key]
@@ -261,14 +268,6 @@ class _Walk:
                 problem = pattern_problem(pattern)
                 if problem:
                     self._refuse(path, f'the pattern "{_short(pattern)}" {problem}')
-
-    def _check_kinds(self, node: Mapping[Any, Any], path: str) -> None:
-        for key, (kind, what) in _MUST_BE.items():
-            if key in node and not isinstance(node[key], kind):
-                self._refuse(path, f'"{key}" must be {what}, not {_shown(node[key])}')
-        for name in node.get("required", ()):
-            if not isinstance(name, str):
-                self._refuse(path, f'"required" must be a list of names, and has {_shown(name)}')
 
     def _count_branches(self, node: Mapping[Any, Any], path: str) -> None:
         branches = node.get("oneOf")

@@ -61,13 +61,6 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_multiple(value: float, step: Any) -> bool:
-    if not _is_number(step) or step <= 0:
-        return True
-    times = value / step
-    return math.isfinite(times) and math.isclose(times, round(times), rel_tol=1e-9)
-
-
 #: Keywords by which other schemas say something of the same value.
 _COMBINING = ("$ref", "allOf", "anyOf", "oneOf", "not", "if")
 
@@ -95,24 +88,17 @@ class _Check:
         if not isinstance(schema, Mapping):
             return schema is not False
         schema = with_null(schema)
-        return (
-            self._is_of_type(value, schema)
-            and self._is_listed(value, schema)
-            and self._fits_combined(value, schema, followed, part)
-            and all(self._of_its_kind(value, schema, part))
-        )
-
-    def _is_of_type(self, value: Any, schema: Mapping[str, Any]) -> bool:
-        kinds = schema.get("type")
+        kinds, listed = schema.get("type"), schema.get("enum")
         if isinstance(kinds, str):
             kinds = [kinds]
-        return not isinstance(kinds, list) or any(is_a(value, str(kind)) for kind in kinds)
-
-    def _is_listed(self, value: Any, schema: Mapping[str, Any]) -> bool:
+        if isinstance(kinds, list) and not any(is_a(value, str(kind)) for kind in kinds):
+            return False
         if "const" in schema and not _same(value, schema["const"]):
             return False
-        listed = schema.get("enum")
-        return not isinstance(listed, list) or any(_same(value, each) for each in listed)
+        if isinstance(listed, list) and not any(_same(value, each) for each in listed):
+            return False
+        combined = self._fits_combined(value, schema, followed, part)
+        return combined and all(self._of_its_kind(value, schema, part))
 
     # ---- schemas of schemas --------------------------------------------------------------------
 
@@ -158,34 +144,25 @@ class _Check:
 
     def _of_its_kind(self, value: Any, schema: Mapping[str, Any], part: bool) -> Iterator[bool]:
         if isinstance(value, str):
-            yield from self._of_text(value, schema)
+            yield _within(len(value), schema, "minLength", "maxLength")
+            if isinstance(pattern := schema.get("pattern"), str):
+                yield self._matches(pattern, value)
         elif isinstance(value, list):
             yield from self._of_list(value, schema)
         elif isinstance(value, dict):
             yield from self._of_object(value, schema, part)
         elif _is_number(value):
-            yield from self._of_number(value, schema)
-
-    def _of_text(self, text: str, schema: Mapping[str, Any]) -> Iterator[bool]:
-        yield _within(len(text), schema, "minLength", "maxLength")
-        if isinstance(pattern := schema.get("pattern"), str):
-            yield self._matches(pattern, text)
-
-    def _of_number(self, value: float, schema: Mapping[str, Any]) -> Iterator[bool]:
-        least, most = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
-        yield _within(value, schema, "minimum", "maximum")
-        # Up to draft 4 these two are booleans.
-        yield (
-            value > least
-            if _is_number(least)
-            else not (least is True and value == schema.get("minimum"))
-        )
-        yield (
-            value < most
-            if _is_number(most)
-            else not (most is True and value == schema.get("maximum"))
-        )
-        yield _is_multiple(value, schema.get("multipleOf"))
+            least, most = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+            yield _within(value, schema, "minimum", "maximum")
+            # Up to draft 4 these two are booleans.
+            above = least is not True or value != schema.get("minimum")
+            yield value > least if _is_number(least) else above
+            below = most is not True or value != schema.get("maximum")
+            yield value < most if _is_number(most) else below
+            step = schema.get("multipleOf")
+            if _is_number(step) and step > 0:
+                times = value / step
+                yield math.isfinite(times) and math.isclose(times, round(times), rel_tol=1e-9)
 
     def _of_list(self, values: Sequence[Any], schema: Mapping[str, Any]) -> Iterator[bool]:
         yield _within(len(values), schema, "minItems", "maxItems")
@@ -198,13 +175,10 @@ class _Check:
         if "contains" in schema:
             yield any(self.fits(value, schema["contains"]) for value in values)
         if schema.get("uniqueItems") is True:
-            yield self._all_differ(values)
-
-    def _all_differ(self, values: Sequence[Any]) -> bool:
-        self._left -= len(values) ** 2 // 2
-        if self._left < 0:
-            raise _TooMuch
-        return not any(_same(a, b) for i, a in enumerate(values) for b in values[:i])
+            self._left -= len(values) ** 2 // 2
+            if self._left < 0:
+                raise _TooMuch
+            yield not any(_same(a, b) for i, a in enumerate(values) for b in values[:i])
 
     def _of_object(
         self, values: Mapping[str, Any], schema: Mapping[str, Any], part: bool

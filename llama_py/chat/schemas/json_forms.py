@@ -118,7 +118,10 @@ def _character(letter: str, by_number: bool) -> str:
     if letter in _SHORT:
         ways.append(r"\\" + re.escape(_SHORT[letter]))
     if by_number or letter < " ":
-        ways.append("".join(r"\\u" + _unit(unit) for unit in number_units(letter)))
+        number: list[str] = []
+        for digits in number_units(letter):
+            number += [r"\\u", *(d if d.isdigit() else f"[{d}{d.upper()}]" for d in digits)]
+        ways.append("".join(number))
     return ways[0] if len(ways) == 1 else f"({'|'.join(ways)})"
 
 
@@ -126,7 +129,3 @@ def number_units(letter: str) -> list[str]:
     """The UTF-16 code units of a character, four hexadecimal digits each."""
     data = letter.encode("utf-16-be", "surrogatepass")
     return [data[i : i + 2].hex() for i in range(0, len(data), 2)]
-
-
-def _unit(digits: str) -> str:
-    return "".join(d if d.isdigit() else f"[{d}{d.upper()}]" for d in digits)

@@ -38,21 +38,17 @@ def plain_pattern(pattern: str) -> str:
 def _plain(token: str) -> str:
     if token == ".":
         return f"[^{_NEVER}]"
-    if len(token) == 2 and token[0] == "\\":
-        return _escape(token[1])
     if len(token) > 1 and token[0] == "[":
         return _class(token)
-    return token
-
-
-def _escape(letter: str) -> str:
+    if len(token) != 2 or token[0] != "\\":
+        return token
+    letter = token[1]
     if letter in _SHORTHAND:
         return f"[{_SHORTHAND[letter]}]"
     if letter in "DWS":
         return f"[^{_SHORTHAND[letter.lower()]}{_NEVER}]"
-    if letter.isalnum() or letter in _PLAIN_ESCAPES or letter in '\\"':
-        return "\\" + letter
-    return letter
+    needs_escape = letter.isalnum() or letter in _PLAIN_ESCAPES or letter in '\\"'
+    return token if needs_escape else letter
 
 
 def _class(token: str) -> str:
@@ -71,7 +67,10 @@ def _class(token: str) -> str:
 
 def _within(match: re.Match[str]) -> str:
     """A range of characters without those that a JSON string has to escape."""
-    first, last = (_code(end) for end in match.groups())
+    first, last = (
+        ord(end) if len(end) == 1 else int(end[2:], 16) if end[1] in "xuU" else None
+        for end in match.groups()
+    )
     if first is None or last is None or not any(first <= code <= last for code in _ESCAPED):
         return match.group()
     out, start = [], first
@@ -81,12 +80,6 @@ def _within(match: re.Match[str]) -> str:
                 out.append(f"{_written(start)}-{_written(code - 1)}")
             start = code + 1
     return "".join(out)
-
-
-def _code(end: str) -> int | None:
-    if len(end) == 1:
-        return ord(end)
-    return int(end[2:], 16) if end[1] in "xuU" else None
 
 
 def _written(code: int) -> str:
@@ -132,17 +125,15 @@ def _token_problem(token: str) -> str | None:
         return "a lazy quantifier"
     if token[0] == "\\" and token[1] not in _PLAIN_ESCAPES:
         return f"the escape {token}"
+    unsafe = token == '"' or token < " "
     if token[0] == "[":
         # The converter says so on standard error, and takes the pattern for any string.
         for escape in re.findall(r"\\.", token, re.DOTALL):
             if escape[1].isalpha() and escape[1] not in "xuUtrn":
                 return f"the escape {escape} in a class"
-    if token == '"' or token < " " or (token[0] == "[" and _escapes_from_string(token)):
-        return "a character that JSON strings have to escape"
-    return None
-
-
-def _escapes_from_string(token: str) -> bool:
-    if token.startswith("[^"):
-        return _NEVER not in token
-    return token == "[]" or bool(re.search(r'["\x00-\x1F]|\\[^xuU]|\\x(?:[01]|22|5[Cc])', token))
+        if token.startswith("[^"):
+            unsafe = _NEVER not in token
+        else:
+            found = re.search(r'["\x00-\x1F]|\\[^xuU]|\\x(?:[01]|22|5[Cc])', token)
+            unsafe = token == "[]" or found is not None
+    return "a character that JSON strings have to escape" if unsafe else None

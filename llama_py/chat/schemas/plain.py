@@ -26,9 +26,7 @@ def with_nulls(schema: Any) -> Any:
 def plain_schema(schema: Any) -> Any:
     """The schema without ``nullable``, ``true`` as a schema, and references to the root."""
     schema = _changed(schema, lambda node: _without_true(with_null(node)))
-    if isinstance(schema, Mapping) and _refers_to_root(schema):
-        return _with_root_on_a_shelf(schema)
-    return schema
+    return _with_root_on_a_shelf(schema) if isinstance(schema, Mapping) else schema
 
 
 def with_null(node: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -80,28 +78,27 @@ def _without_true(node: Mapping[str, Any]) -> Mapping[str, Any]:
     return out
 
 
-def _refers_to_root(schema: Mapping[str, Any]) -> bool:
-    found: list[bool] = []
-
-    def look(node: Mapping[str, Any]) -> Mapping[str, Any]:
-        found.append(node.get("$ref") == "#")
-        return node
-
-    _changed(schema, look)
-    return any(found)
-
-
 def _with_root_on_a_shelf(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """llama.cpp's converter refers to what lies within the root, and not to the root itself."""
+    """The same, with a definition of the root if something refers to that.
+
+    llama.cpp's converter refers to what lies within the root, and not to the root itself.
+    """
     shelf = schema.get("$defs")
     shelf = shelf if isinstance(shelf, Mapping) else {}
     name = "root"
     while name in shelf:
         name += "-"
 
+    referring: list[Mapping[str, Any]] = []
+
     def refer(node: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**node, "$ref": f"#/$defs/{name}"} if node.get("$ref") == "#" else node
+        if node.get("$ref") != "#":
+            return node
+        referring.append(node)
+        return {**node, "$ref": f"#/$defs/{name}"}
 
     changed = dict(_changed(schema, refer))
+    if not referring:
+        return schema
     root = {key: value for key, value in changed.items() if key not in ("$defs", "definitions")}
     return {**changed, "$defs": {**changed.get("$defs", {}), name: root}}

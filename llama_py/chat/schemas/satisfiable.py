@@ -89,8 +89,7 @@ def _number(value: Any) -> int | float | None:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _range(node: Mapping[str, Any]) -> tuple[int | float, bool, int | float, bool]:
-    """The bounds of a number, and for each whether it is exclusive."""
+def _bad_range(node: Mapping[str, Any]) -> str | None:
     low, high = _number(node.get("minimum")), _number(node.get("maximum"))
     low_out = node.get("exclusiveMinimum") is True and low is not None  # as before draft 6
     high_out = node.get("exclusiveMaximum") is True and high is not None
@@ -99,16 +98,8 @@ def _range(node: Mapping[str, Any]) -> tuple[int | float, bool, int | float, boo
         low, low_out = least, True
     if most is not None and (high is None or most <= high):
         high, high_out = most, True
-    return (
-        -math.inf if low is None else low,
-        low_out,
-        math.inf if high is None else high,
-        high_out,
-    )
-
-
-def _bad_range(node: Mapping[str, Any]) -> str | None:
-    low, low_out, high, high_out = _range(node)
+    low = -math.inf if low is None else low
+    high = math.inf if high is None else high
     if low > high or (low == high and (low_out or high_out)):
         return f"there is no number {_limits(node)}"
     if node.get("type") != "integer" or math.inf in (-low, high):
@@ -187,12 +178,6 @@ class _Nodes:
         self._known: dict[int, tuple[Mapping[str, Any], str]] = {}
         self._needs: dict[int, list[_Need]] = {}
         self._possible: set[int] = set()
-        self._collect(root)
-
-    def all(self) -> list[tuple[Mapping[str, Any], str]]:
-        return [*self._known.values()]
-
-    def _collect(self, root: Any) -> None:
         todo = [(root, "#")]
         gil_yield = GilYield()
         while todo:
@@ -204,6 +189,9 @@ class _Nodes:
             todo += [(part, f"{path}/{where}") for part, where in _parts(node)]
             if isinstance(node.get("$ref"), str):
                 todo.append((self._target(node["$ref"]), node["$ref"]))
+
+    def all(self) -> list[tuple[Mapping[str, Any], str]]:
+        return [*self._known.values()]
 
     def check_depth(self, name: str) -> None:
         """Raise where schemas and references lead too deep for a recursive compiler."""
@@ -236,10 +224,12 @@ class _Nodes:
         """
         numbers = {key: i for i, key in enumerate(self._known)}
         nodes = [*self._known.values()]
-        edges = [
-            [numbers[id(part)] for part in self._merged(node) if id(part) in numbers]
-            for node, _ in nodes
-        ]
+        edges: list[list[int]] = []
+        for node, _ in nodes:
+            parts = [part for key in ("allOf", "anyOf", "oneOf") for part in _listed(node.get(key))]
+            if isinstance(node.get("$ref"), str):
+                parts.append(self._target(node["$ref"]))
+            edges.append([numbers[id(part)] for part in parts if id(part) in numbers])
         sizes = [1] * len(edges)
         for component in components(edges):
             inside = {*component}
@@ -259,10 +249,6 @@ class _Nodes:
                 )
             for each in component:
                 sizes[each] = total
-
-    def _merged(self, node: Mapping[str, Any]) -> list[Any]:
-        parts = [part for key in ("allOf", "anyOf", "oneOf") for part in _listed(node.get(key))]
-        return [*parts, self._target(node["$ref"])] if isinstance(node.get("$ref"), str) else parts
 
     def settle(self) -> None:
         """Find the nodes that have a value, until no further node depends on a newly found one."""
@@ -320,33 +306,27 @@ class _Nodes:
                 yield [*node[key]], f'no alternative of "{key}" allows anything'
         kinds = _kinds(node)
         if kinds == ["object"]:
-            yield from self._of_object(node)
-        if kinds == ["array"]:
-            yield from self._of_array(node)
-
-    def _of_object(self, node: Mapping[str, Any]) -> Iterator[_Need]:
-        properties = node.get("properties")
-        properties = properties if isinstance(properties, Mapping) else {}
-        others = node.get("additionalProperties", node.get("unevaluatedProperties", True))
-        if node.get("patternProperties") or "allOf" in node or "$ref" in node:
-            others = True  # they may describe it
-        for name in _listed(node.get("required")):
-            if isinstance(name, str):
+            properties = node.get("properties")
+            properties = properties if isinstance(properties, Mapping) else {}
+            others = node.get("additionalProperties", node.get("unevaluatedProperties", True))
+            if node.get("patternProperties") or "allOf" in node or "$ref" in node:
+                others = True  # they may describe it
+            names = [each for each in _listed(node.get("required")) if isinstance(each, str)]
+            for name in names:
                 part = properties.get(name, others)
                 yield [part], f"the required property {name!r} is forbidden"
-        least = _number(node.get("minProperties")) or 0
-        if others is False and least > len(properties):
-            yield [], f'"minProperties" is {least}, and only {len(properties)} are allowed'
-
-    def _of_array(self, node: Mapping[str, Any]) -> Iterator[_Need]:
-        least = int(min(_number(node.get("minItems")) or 0, 1 << 30))
-        items = node.get("items", True)
-        first = _listed(items if _is_list(items) else node.get("prefixItems"))
-        rest = node.get("additionalItems", True) if _is_list(items) else items
-        for i, part in enumerate(first[: max(0, least)]):
-            yield [part], f"the item {i} is needed and forbidden"
-        if least > len(first):
-            yield [rest], f'"minItems" is {least}, and no more than {len(first)} are allowed'
+            fewest = _number(node.get("minProperties")) or 0
+            if others is False and fewest > len(properties):
+                yield [], f'"minProperties" is {fewest}, and only {len(properties)} are allowed'
+        if kinds == ["array"]:
+            least = int(min(_number(node.get("minItems")) or 0, 1 << 30))
+            items = node.get("items", True)
+            first = _listed(items if _is_list(items) else node.get("prefixItems"))
+            rest = node.get("additionalItems", True) if _is_list(items) else items
+            for i, part in enumerate(first[: max(0, least)]):
+                yield [part], f"the item {i} is needed and forbidden"
+            if least > len(first):
+                yield [rest], f'"minItems" is {least}, and no more than {len(first)} are allowed'
 
     def _target(self, reference: str) -> Any:
         """The schema that a local reference points to; True for other or broken references."""

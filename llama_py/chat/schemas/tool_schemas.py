@@ -167,7 +167,8 @@ class _Rewriter:
         own = {key: value for key, value in node.items() if key not in combined}
         only = next(iter(combined)) if len(combined) == 1 and own.keys() <= _NOTES else ""
         if only == "$ref":
-            return {**own, "$ref": self._reference(node["$ref"], path)}
+            target, place = self._target(node["$ref"], path)
+            return {**own, "$ref": self._shelved(place, target, place)}
         if only == "allOf" and isinstance(node[only], list) and len(node[only]) == 1:
             return {**self.node(node[only][0], f"{path}/allOf/0"), **own}
         if only in ("anyOf", "oneOf") or on_shelf or '"$ref"' not in json.dumps(node):
@@ -190,7 +191,15 @@ class _Rewriter:
             if key in node:
                 parts[1].append((self._list(node, key, path), f"{path}/{key}"))
         if "$ref" in node:
-            parts = self._merged(parts, self._referred(node["$ref"], path), path)
+            target, place = self._target(node["$ref"], path)
+            referred: _Parts = {}, []  # of what needs itself again, and cannot be written out
+            if place not in self._open:
+                self._open.append(place)
+                try:
+                    referred = self._parts(target, place)
+                finally:
+                    self._open.pop()
+            parts = self._merged(parts, referred, path)
         for i, part in enumerate(self._list(node, "allOf", path) if "allOf" in node else ()):
             parts = self._merged(parts, self._parts(part, f"{path}/allOf/{i}"), path)
         return parts
@@ -206,9 +215,20 @@ class _Rewriter:
             names = own["required"] if isinstance(own["required"], list) else ()
             own["required"] = [name for name in names if isinstance(name, str)]
         for key in _COUNTS & own.keys():
-            own[key] = self._count(key, own[key], path)
+            count = own[key]
+            whole = isinstance(count, int) or (isinstance(count, float) and count.is_integer())
+            if isinstance(count, bool) or not whole or count < 0:
+                self._refuse(path, f'"{key}" is {shown(count)}, which is no count')
+            if key in _LEAST and count > MOST_REPEATED:
+                self._refuse(
+                    path, f'"{key}" is {count}, and a grammar repeats {MOST_REPEATED} at most'
+                )
+            own[key] = min(int(count), (1 << 31) - 1)
         for key in _BOUNDS & own.keys():
-            self._check_bound(key, own[key], path)
+            bound = own[key]
+            old = isinstance(bound, bool) and key.startswith("exclusive")  # as before draft 6
+            if not (bound is None or old or (_are((int, float), bound) and not _are(bool, bound))):
+                self._refuse(path, f'"{key}" is {shown(bound)}, which is no number')
         return own
 
     def _list(self, node: Mapping[str, Any], key: str, path: str) -> Sequence[Any]:
@@ -224,7 +244,11 @@ class _Rewriter:
             return self._plain(own, path)
         (choices, where), rest = groups[0], list(groups[1:])
         if own.keys() <= _NOTES and not rest:
-            return {**own, where.rpartition("/")[2]: self._alternatives(choices, where)}
+            tried = [self._or_never(choice, f"{where}/{i}") for i, choice in enumerate(choices)]
+            fitting = [choice for choice in tried if choice is not False]
+            if not fitting:
+                raise _NothingFits
+            return {**own, where.rpartition("/")[2]: fitting}
         self._written += len(choices) * (1 + len(own.get("properties", ())))
         if self._written > _MOST_WRITTEN:
             return self._built(self._united(own, choices, where), rest, path)
@@ -239,17 +263,6 @@ class _Rewriter:
         if not out:
             raise _NothingFits
         return out[0] if len(out) == 1 else {"anyOf": out}
-
-    def _alternatives(self, choices: Sequence[Any], where: str) -> list[Any]:
-        out = []
-        for i, choice in enumerate(choices):
-            try:
-                out.append(self.node(choice, f"{where}/{i}"))
-            except _NothingFits:
-                continue
-        if not out:
-            raise _NothingFits
-        return out
 
     def _united(self, own: dict[str, Any], choices: Sequence[Any], where: str) -> dict[str, Any]:
         """An object with the properties of all alternatives, of which none is enforced."""
@@ -307,7 +320,14 @@ class _Rewriter:
     def _both_of(self, key: str, one: dict[str, Any], two: dict[str, Any], path: str) -> Any:
         a, b = one[key], two[key]
         if key == "type":
-            return self._common_type(one, two, path)
+            first, second = (self._kinds(each, path, []) for each in (one, two))
+            common = [kind for kind in first if kind in second]
+            common += ["integer"] * ("integer" in first and "number" in second)
+            common += ["integer"] * ("number" in first and "integer" in second)
+            common = [*dict.fromkeys(common)]
+            if not common:
+                raise _NothingFits
+            return common[0] if len(common) == 1 else common
         if key in ("properties", "patternProperties") and _are(Mapping, a, b):
             return {**a, **b, **{n: {"allOf": [a[n], b[n]]} for n in a.keys() & b.keys()}}
         if key == "required" and _are(list, a, b):
@@ -318,21 +338,7 @@ class _Rewriter:
             return max(a, b) if key in _LEAST else min(a, b)
         return a
 
-    def _common_type(self, one: dict[str, Any], two: dict[str, Any], path: str) -> Any:
-        first, second = (self._kinds(each, path, []) for each in (one, two))
-        common = [kind for kind in first if kind in second]
-        common += ["integer"] * ("integer" in first and "number" in second)
-        common += ["integer"] * ("number" in first and "integer" in second)
-        common = [*dict.fromkeys(common)]
-        if not common:
-            raise _NothingFits
-        return common[0] if len(common) == 1 else common
-
     # ---- references ------------------------------------------------------------------------------
-
-    def _reference(self, reference: Any, path: str) -> str:
-        target, place = self._target(reference, path)
-        return self._shelved(place, target, place)
 
     def _shelved(self, key: str, target: Any, path: str) -> str:
         """The reference to a definition, of which there is one for each key.
@@ -349,23 +355,18 @@ class _Rewriter:
             self._todo.append((key, target, path))
         return self._names[key]
 
-    def _referred(self, reference: Any, path: str) -> _Parts:
-        """The parts of what a reference stands for, with what it is merged."""
-        target, place = self._target(reference, path)
-        if place in self._open:
-            return {}, []  # it needs itself again, and cannot be written out
-        self._open.append(place)
-        try:
-            return self._parts(target, place)
-        finally:
-            self._open.pop()
-
     def _target(self, reference: Any, path: str) -> tuple[Any, str]:
         if not isinstance(reference, str) or not (reference + "/").startswith("#/"):
             self._refuse(path, f"the reference {shown(reference)} leaves the document")
         node = self._root
         for part in reference[2:].split("/") if len(reference) > 1 else ():
-            node = _member(node, part)
+            name = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(node, Mapping):
+                node = node.get(name, node.get(unquote(name), _MISSING))
+            elif isinstance(node, list) and name.isdecimal() and int(name[:9]) < len(node):
+                node = node[int(name[:9])]
+            else:
+                node = _MISSING
             if node is _MISSING:
                 self._refuse(path, f"the reference {shown(reference)} leads nowhere")
         return node, reference
@@ -396,24 +397,17 @@ class _Rewriter:
             self._object(out, path, bool(kinds))
         if not kinds or "array" in kinds:
             self._array(out, path)
-        if not kinds or "string" in kinds:
-            self._string(out, path)
+        if "pattern" in out and (not kinds or "string" in kinds):
+            if not isinstance(out["pattern"], str):
+                self._refuse(path, f'"pattern" is {shown(out["pattern"])}, which is no text')
+            pattern = fitting_pattern(out["pattern"])
+            if pattern is None:
+                del out["pattern"]
+            else:
+                out["pattern"] = pattern
         if "integer" in kinds:
             self._integer(out, path)
         return out
-
-    def _count(self, key: str, count: Any, path: str) -> int:
-        whole = isinstance(count, int) or (isinstance(count, float) and count.is_integer())
-        if isinstance(count, bool) or not whole or count < 0:
-            self._refuse(path, f'"{key}" is {shown(count)}, which is no count')
-        if key in _LEAST and count > MOST_REPEATED:
-            self._refuse(path, f'"{key}" is {count}, and a grammar repeats {MOST_REPEATED} at most')
-        return min(int(count), (1 << 31) - 1)
-
-    def _check_bound(self, key: str, bound: Any, path: str) -> None:
-        old = isinstance(bound, bool) and key.startswith("exclusive")  # as before draft 6
-        if not (bound is None or old or (_are((int, float), bound) and not _are(bool, bound))):
-            self._refuse(path, f'"{key}" is {shown(bound)}, which is no number')
 
     def _object(self, out: dict[str, Any], path: str, typed: bool) -> None:
         given, required = out.get("properties", {}), out.get("required", [])
@@ -484,17 +478,6 @@ class _Rewriter:
             return
         out["prefixItems"] = parts
 
-    def _string(self, out: dict[str, Any], path: str) -> None:
-        if "pattern" not in out:
-            return
-        if not isinstance(out["pattern"], str):
-            self._refuse(path, f'"pattern" is {shown(out["pattern"])}, which is no text')
-        pattern = fitting_pattern(out["pattern"])
-        if pattern is None:
-            del out["pattern"]
-        else:
-            out["pattern"] = pattern
-
     def _integer(self, out: dict[str, Any], path: str) -> None:
         for plain, exclusive, tighter in (
             ("minimum", "exclusiveMinimum", max),
@@ -511,15 +494,6 @@ class _Rewriter:
                 value = out.get(key)
                 if value is None or abs(value) >= _LARGEST:
                     out.pop(key, None)
-
-
-def _member(node: Any, part: str) -> Any:
-    part = part.replace("~1", "/").replace("~0", "~")
-    if isinstance(node, Mapping):
-        return node.get(part, node.get(unquote(part), _MISSING))
-    if isinstance(node, list) and part.isdecimal() and int(part[:9]) < len(node):
-        return node[int(part[:9])]
-    return _MISSING
 
 
 def _are(kind: Any, *values: Any) -> bool:

@@ -82,8 +82,11 @@ def _learn(
         message = probe[count]
         at = whole.find(message["content"])
         before = whole.find(probe[count - 1]["content"]) + len(probe[count - 1]["content"])
-        common = common_length(whole, _render_prefix(render, probe[:count]))
-        start = _before_marker(whole, common)
+        try:
+            prefix = render(probe[:count])
+        except TemplateError:  # for example a conversation may not be a system message alone
+            prefix = ""
+        start = _before_marker(whole, common_length(whole, prefix))
         text = whole[start:at].rstrip()
         text = text if len(text) <= _LONGEST else text.partition("\n")[0]
         alien = any(entry["content"] in text for entry in probe)
@@ -95,10 +98,3 @@ def _learn(
 def common_length(one: str, two: str) -> int:
     """Length of what two texts begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, two, strict=False)))
-
-
-def _render_prefix(render: Callable[[list[dict[str, Any]]], str], messages: list[Any]) -> str:
-    try:
-        return render(messages)
-    except TemplateError:  # for example a conversation may not be a system message alone
-        return ""

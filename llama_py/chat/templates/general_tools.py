@@ -103,21 +103,17 @@ def written_out(
         slots: which system messages the template takes.
     """
     rest = list(_with_results(messages))
-    if tools:
-        rest = _declaring(rest, tools)
+    if tools:  # which are declared in the system message, behind what it says
+        lines = (json.dumps(value, ensure_ascii=False) for value in tool_values(tools))
+        declared = _DECLARED.format(tools="\n".join(lines))
+        if rest[0].role in ("system", "developer"):
+            said = _text_of(rest[0].parts, "\n")
+            text = f"{said}\n\n{declared}" if said else declared
+            rest[0] = replace(rest[0], parts=(Text(text),))
+        else:
+            rest.insert(0, Message("system", (Text(declared),)))
     placed = place_system(rest, slots)
     return placed if slots.adjacent_users else tuple(_alternating(placed))
-
-
-def _declaring(messages: list[Message], tools: Sequence[Tool]) -> list[Message]:
-    """With the tools in the system message, behind what it says."""
-    lines = (json.dumps(value, ensure_ascii=False) for value in tool_values(tools))
-    declared = _DECLARED.format(tools="\n".join(lines))
-    if messages[0].role not in ("system", "developer"):
-        return [Message("system", (Text(declared),)), *messages]
-    said = "\n".join(part.text for part in messages[0].parts if isinstance(part, Text))
-    text = f"{said}\n\n{declared}" if said else declared
-    return [replace(messages[0], parts=(Text(text),)), *messages[1:]]
 
 
 def _with_results(messages: Sequence[Message]) -> Iterable[Message]:
@@ -139,29 +135,31 @@ def _with_results(messages: Sequence[Message]) -> Iterable[Message]:
 
 def _calling(message: Message) -> Message:
     """A message of the assistant with its calls as text, as a model would have written it."""
-    said = "".join(part.text for part in message.parts if isinstance(part, Text))
-    calls = [_call(part) for part in message.parts if isinstance(part, ToolCall)]
+    said = _text_of(message.parts, "")
+    calls = []
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            name = json.dumps(part.name, ensure_ascii=False)
+            call = f'{{"name": {name}, "arguments": {part.arguments}}}'
+            calls.append(f"{CALL_MARK}\n{call}\n</tool_call>")
     thoughts: list[Part] = [part for part in message.parts if isinstance(part, Thinking)]
     if said and not said[-1].isspace():  # some clients strip what the model wrote
         said += "\n"
     return replace(message, parts=(*thoughts, Text(said + "\n".join(calls))))
 
 
-def _call(call: ToolCall) -> str:
-    name = json.dumps(call.name, ensure_ascii=False)
-    return f'{CALL_MARK}\n{{"name": {name}, "arguments": {call.arguments}}}\n</tool_call>'
-
-
 def _answer(results: Sequence[ToolResult], order: Sequence[str]) -> Message:
     """The results of a turn in the order of its calls: they have no names in this form."""
     places = {call_id: place for place, call_id in enumerate(order) if call_id}
     sorted_ = sorted(results, key=lambda result: places.get(result.call_id, len(places)))
-    return Message("user", (Text("\n".join(map(_result, sorted_))),))
+    told = (_text_of(result.content, "\n") for result in sorted_)
+    texts = (f"<tool_response>\n{text}\n</tool_response>" for text in told)
+    return Message("user", (Text("\n".join(texts)),))
 
 
-def _result(result: ToolResult) -> str:
-    text = "\n".join(part.text for part in result.content if isinstance(part, Text))
-    return f"<tool_response>\n{text}\n</tool_response>"
+def _text_of(parts: Iterable[Part], between: str) -> str:
+    """The texts among these parts as one."""
+    return between.join(part.text for part in parts if isinstance(part, Text))
 
 
 def _alternating(messages: Sequence[Message]) -> Iterable[Message]:
@@ -169,8 +167,8 @@ def _alternating(messages: Sequence[Message]) -> Iterable[Message]:
     last: Message | None = None
     for message in messages:
         if last is not None and last.role == message.role == "user":
-            texts = [part.text for part in (*last.parts, *message.parts) if isinstance(part, Text)]
-            last = replace(last, parts=(Text("\n\n".join(texts)),))
+            text = _text_of((*last.parts, *message.parts), "\n\n")
+            last = replace(last, parts=(Text(text),))
             continue
         if last is not None:
             yield last

@@ -89,44 +89,35 @@ def _message(message: Message) -> Values:
     if len(parts) == 1 and isinstance(text := parts[0], Text) and not message.name:
         return {"role": message.role, "content": text.text}  # most messages, quickly
     if message.role == "tool":
-        return _result(message)
-    out: Values = {"role": message.role, "content": _content(parts)}
+        result = next(part for part in parts if isinstance(part, ToolResult))
+        out: Values = {"role": "tool", "content": _content(result.content)}
+        if name := message.name or result.name:
+            out["name"] = name
+        out["tool_call_id"] = result.call_id
+        return out
+    out = {"role": message.role, "content": _content(parts)}
     if message.name:
         out["name"] = message.name
     thoughts = [part.text for part in parts if isinstance(part, Thinking) and part.text]
     if thoughts:
         out["reasoning_content"] = "\n".join(thoughts)
-    calls = [_call(part) for part in parts if isinstance(part, ToolCall)]
-    if calls:
-        out["tool_calls"] = calls
-    return out
-
-
-def _result(message: Message) -> Values:
-    result = next(part for part in message.parts if isinstance(part, ToolResult))
-    out: Values = {"role": "tool", "content": _content(result.content)}
-    if name := message.name or result.name:
-        out["name"] = name
-    out["tool_call_id"] = result.call_id
-    return out
-
-
-def _call(call: ToolCall) -> Values:
-    function = {"name": call.name, "arguments": call.arguments}
-    out: Values = {"type": "function", "function": function}
-    if call.id:
-        out["id"] = call.id
+    for part in parts:
+        if isinstance(part, ToolCall):
+            function = {"name": part.name, "arguments": part.arguments}
+            call: Values = {"type": "function", "function": function}
+            if part.id:
+                call["id"] = part.id
+            out.setdefault("tool_calls", []).append(call)
     return out
 
 
 def _content(parts: Sequence[Part]) -> str | list[Values]:
-    values = [_value(part) for part in parts if isinstance(part, Text | ImagePart | AudioPart)]
+    values: list[Values] = []
+    for part in parts:
+        if isinstance(part, Text):
+            values.append({"type": "text", "text": part.text})
+        elif isinstance(part, ImagePart | AudioPart):
+            values.append({"type": "media_marker", "text": part.marker})
     if len(values) > 1 or (values and values[0]["type"] != "text"):
         return values
     return values[0]["text"] if values else ""
-
-
-def _value(part: Text | ImagePart | AudioPart) -> Values:
-    if isinstance(part, Text):
-        return {"type": "text", "text": part.text}
-    return {"type": "media_marker", "text": part.marker}

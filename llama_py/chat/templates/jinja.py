@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, lru_cache
@@ -181,13 +181,9 @@ class Jinja2ChatFormatter:
             raise TemplateError(
                 f"the chat template refuses these messages: {_told(error)}"
             ) from error
-        return ChatFormatterResponse(prompt, [self.eos_token], self._criterion(), True)
-
-    def _criterion(self) -> Callable[[Any, Any], bool] | None:
         stops = self.stop_token_ids
-        if stops is None:
-            return None
-        return lambda tokens, logits: int(tokens[-1]) in stops
+        criterion = None if stops is None else lambda tokens, logits: int(tokens[-1]) in stops
+        return ChatFormatterResponse(prompt, [self.eos_token], criterion, True)
 
 
 # ---- what a template writes and looks for -----------------------------------------------------
@@ -213,21 +209,16 @@ def read_literals(sources: Iterable[str]) -> tuple[str, frozenset[str]]:
             continue
         written += (data.data for data in tree.find_all(nodes.TemplateData))
         written += _strings(tree)
-        looked_for.update(text for place in _looking(tree) for text in _strings(place))
+        # Where a template may contain a text that it looks for in messages.
+        looking: list[Node] = [assigned.node for assigned in tree.find_all(nodes.Assign)]
+        for compared in tree.find_all(nodes.Compare):
+            looking += [compared.expr, *(operand.expr for operand in compared.ops)]
+        for call in tree.find_all(nodes.Call):
+            looking += call.args
+        for filtered in tree.find_all(nodes.Filter):
+            looking += filtered.args
+        looked_for.update(text for place in looking for text in _strings(place))
     return "\n".join(written), frozenset(looked_for)
-
-
-def _looking(tree: Node) -> Iterator[Node]:
-    """The nodes in which a template may contain a text that it looks for in messages."""
-    for compared in tree.find_all(nodes.Compare):
-        yield compared.expr
-        yield from (operand.expr for operand in compared.ops)
-    for call in tree.find_all(nodes.Call):
-        yield from call.args
-    for filtered in tree.find_all(nodes.Filter):
-        yield from filtered.args
-    for assigned in tree.find_all(nodes.Assign):
-        yield assigned.node
 
 
 def _strings(tree: Node) -> Iterator[str]:

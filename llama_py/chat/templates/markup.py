@@ -52,16 +52,33 @@ class Markup:
         self, control: Iterable[str], defined: Iterable[str] = (), sources: Iterable[str] = ()
     ) -> None:
         written, looked_for = read_literals(sources)
-        marks = (text for text in defined if _is_marker(text, written))
+        marks = (
+            text
+            for text in defined
+            if any(bar in text for bar in _BARS)
+            or text in _KNOWN
+            or (text in written and len(text) > 2 and _MARKED.search(text))
+        )
         self.tokens = frozenset(text for text in (*control, *marks) if text.strip())
         words = {text.strip() for text in looked_for}
         self._texts = self.tokens | {word for word in words if _BRACKETED.fullmatch(word)}
-        lengths = defaultdict(set)
+        lengths, ahead = defaultdict(set), defaultdict(set)
         for text in self._texts:
             lengths[text[0]].add(len(text))
+            ahead[text[0]].add(text[1 : 1 + _AHEAD])
         self._lengths = {first: tuple(sorted(some)) for first, some in lengths.items()}
-        self._candidate = _candidates(self._texts)
-        self.escapes = _escapes(set("".join(self._texts)))
+        # A candidate is one character, so that overlapping places are all found, and the first one
+        # of a text, so that ``re`` can skip everything else.
+        branches = [
+            f"{re.escape(first)}(?:{'|'.join(f'(?={re.escape(rest)})' for rest in sorted(some))})"
+            for first, some in sorted(ahead.items())
+        ]
+        self._candidate = re.compile("|".join(branches)) if branches else None
+        characters = set("".join(self._texts))
+        codes = "|".join(sorted(f"{ord(char):04x}" for char in characters)) or "(?!)"
+        short = "".join(char for char in '"/\\' if char in characters)
+        letters = f"|[{re.escape(short)}])" if short else ")"
+        self.escapes = re.compile(rf"\\(?:u(?:{codes})" + letters, re.I)
 
     @classmethod
     def of(cls, special: Mapping[bytes, bool], sources: Iterable[str]) -> Markup:
@@ -85,33 +102,3 @@ class Markup:
             for length in lengths[text[at]]:
                 if (found := text[at : at + length]) in texts:
                     yield at, found
-
-
-def _is_marker(text: str, written: str) -> bool:
-    if any(bar in text for bar in _BARS) or text in _KNOWN:
-        return True
-    return text in written and len(text) > 2 and _MARKED.search(text) is not None
-
-
-def _escapes(characters: set[str]) -> re.Pattern[str]:
-    codes = "|".join(sorted(f"{ord(char):04x}" for char in characters)) or "(?!)"
-    short = "".join(char for char in '"/\\' if char in characters)
-    return re.compile(rf"\\(?:u(?:{codes})" + (f"|[{re.escape(short)}])" if short else ")"), re.I)
-
-
-def _candidates(texts: Iterable[str]) -> re.Pattern[str] | None:
-    """Matches a first character where one of the texts may begin.
-
-    It matches one character, so that overlapping places are all found, and the first one, so that
-    ``re`` can skip everything else.
-    """
-    ahead = defaultdict(set)
-    for text in texts:
-        ahead[text[0]].add(text[1 : 1 + _AHEAD])
-    if not ahead:
-        return None
-    branches = [
-        f"{re.escape(first)}(?:{'|'.join(f'(?={re.escape(rest)})' for rest in sorted(some))})"
-        for first, some in sorted(ahead.items())
-    ]
-    return re.compile("|".join(branches))

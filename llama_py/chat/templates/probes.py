@@ -9,7 +9,7 @@ beginning where a template writes that message into the last turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -127,8 +127,9 @@ class ProbedSlots:
         prompt = self._prompt(given, tools=tools)
         if prompt is None or not _ordered(prompt, given):
             return False
-        piece = _inserted(base, prompt)
-        return piece is not None and piece.strip() != _NEW
+        start, size = common_length(base, prompt), len(prompt) - len(base)
+        piece, others = prompt[start : start + size], prompt[start + size :]
+        return base[start:] == others and piece.strip() != _NEW
 
     def _is_like_others(self, messages: Messages, place: int, tools: bool) -> bool:
         """Whether a system message is written like a user's or an assistant's."""
@@ -145,20 +146,12 @@ def _put(messages: Messages, place: int, role: Role) -> Messages:
 
 def _ordered(prompt: str, messages: Messages) -> bool:
     """True if what was said is in the prompt, each once and in order."""
-    places = [(prompt.count(text), prompt.find(text)) for text in _texts(messages)]
+    texts = [
+        each.text
+        for message in messages
+        for part in message.parts
+        for each in (part.content if isinstance(part, ToolResult) else (part,))
+        if isinstance(each, Text)
+    ]
+    places = [(prompt.count(text), prompt.find(text)) for text in texts]
     return all(count == 1 for count, _ in places) and places == sorted(places)
-
-
-def _texts(messages: Messages) -> Iterator[str]:
-    for message in messages:
-        for part in message.parts:
-            for each in part.content if isinstance(part, ToolResult) else (part,):
-                if isinstance(each, Text):
-                    yield each.text
-
-
-def _inserted(base: str, longer: str) -> str | None:
-    """The one piece that ``longer`` has more than ``base``; None if there is another difference."""
-    start = common_length(base, longer)
-    size = len(longer) - len(base)
-    return longer[start : start + size] if base[start:] == longer[start + size :] else None

@@ -78,8 +78,9 @@ class QuickRenderer:
 
     def render(self, inputs: Inputs) -> dict[str, Any] | None:
         """The answer of ``TemplateHandle.apply``, or None if llama.cpp has to render it."""
-        known = self._find(inputs)
-        if known is None:
+        key = _key(inputs)
+        known = None if key is None else self._known.get(key)
+        if not known:
             return None
         prompt = self._prompt(inputs, known.form)
         if prompt is None or not prompt.endswith(known.params["generation_prompt"]):
@@ -93,12 +94,6 @@ class QuickRenderer:
             return
         if key not in self._known:
             self._known.put(key, self._compare(inputs, params) or False)
-
-    def _find(self, inputs: Inputs) -> _Known | None:
-        key = _key(inputs)
-        if key is None:
-            return None
-        return self._known.get(key) or None
 
     def _compare(self, inputs: Inputs, params: dict[str, Any]) -> _Known | None:
         messages = inputs["messages"]
@@ -158,7 +153,20 @@ class QuickRenderer:
         return values
 
     def _messages(self, messages: Any, form: _Form) -> list[Mapping[str, Any]]:
-        out = [self._message(message, form) for message in messages]
+        out: list[Mapping[str, Any]] = []
+        for message in messages:
+            if message["role"] == "developer" and "<|channel|>" not in self._info["source"]:
+                message = {**message, "role": "system"}
+            if form.objects and "tool_calls" in message:
+                calls = []
+                for call in message["tool_calls"]:
+                    function = {**call["function"]}
+                    function["arguments"] = json.loads(function["arguments"])
+                    calls.append({**call, "function": function})
+                message = {**message, "tool_calls": calls}
+            if form.thoughts and _is_without_thoughts(message):
+                message = {**message, "reasoning_content": ""}
+            out.append(message)
         system = bool(out) and out[0]["role"] == "system"
         if system and len(out) > 1 and not self._info["caps"].get("supports_system_role", True):
             first, second = out[0]["content"], out[1]["content"]
@@ -166,40 +174,9 @@ class QuickRenderer:
                 out[:2] = [{**out[1], "content": f"{first}\n{second}"}]
         return out
 
-    def _message(self, message: Mapping[str, Any], form: _Form) -> Mapping[str, Any]:
-        if message["role"] == "developer" and "<|channel|>" not in self._info["source"]:
-            message = {**message, "role": "system"}
-        if form.objects and "tool_calls" in message:
-            calls = [_with_object(call) for call in message["tool_calls"]]
-            message = {**message, "tool_calls": calls}
-        if form.thoughts and _is_without_thoughts(message):
-            message = {**message, "reasoning_content": ""}
-        return message
-
 
 def _is_without_thoughts(message: Mapping[str, Any]) -> bool:
     return message["role"] == "assistant" and "reasoning_content" not in message
-
-
-def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}
-
-
-def _kinds(messages: Any) -> list[tuple[Any, ...]]:
-    """The properties of each message, apart from its words, on which rendering may depend."""
-    out, calls = [], list[Any]()
-    for message in messages:
-        content = message["content"]
-        kind = [message["role"], bool(content), "reasoning_content" in message, "name" in message]
-        if message["role"] == "tool":  # results may be sorted, and JSON be taken apart
-            called = message.get("tool_call_id")
-            kind += [calls.index(called) if called in calls else -1, content.lstrip()[:1] in "{["]
-        else:
-            calls = [call.get("id") for call in message.get("tool_calls", ())]
-            kind.append(len(calls))
-        out.append(tuple(kind))
-    return out
 
 
 def _key(inputs: Inputs) -> Key | None:
@@ -209,7 +186,20 @@ def _key(inputs: Inputs) -> Key | None:
         return None
     if any(isinstance(message["content"], list) for message in messages):
         return None
-    kinds = [None, *_kinds(messages), None]
+    # The properties of each message, apart from its words, on which rendering may depend.
+    kinds: list[tuple[Any, ...] | None] = [None]
+    calls = list[Any]()
+    for message in messages:
+        content = message["content"]
+        kind = [message["role"], bool(content), "reasoning_content" in message, "name" in message]
+        if message["role"] == "tool":  # results may be sorted, and JSON be taken apart
+            called = message.get("tool_call_id")
+            kind += [calls.index(called) if called in calls else -1, content.lstrip()[:1] in "{["]
+        else:
+            calls = [call.get("id") for call in message.get("tool_calls", ())]
+            kind.append(len(calls))
+        kinds.append(tuple(kind))
+    kinds.append(None)
     options = {name: value for name, value in inputs.items() if name != "messages"}
     try:
         text = json.dumps(options, sort_keys=True)

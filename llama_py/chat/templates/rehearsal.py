@@ -492,16 +492,13 @@ def _with_objects(message: Any) -> Any:
     """A message whose calls have their arguments as objects, as most templates get them."""
     if not isinstance(message, Mapping) or not message.get("tool_calls"):
         return message
+    calls = []
     try:
-        calls = [
-            {**call, "function": {**call["function"], "arguments": _object_of(call["function"])}}
-            for call in message["tool_calls"]
-        ]
+        for call in message["tool_calls"]:
+            function = {**call["function"]}
+            if isinstance(function["arguments"], str):
+                function["arguments"] = json.loads(function["arguments"])
+            calls.append({**call, "function": function})
     except (KeyError, TypeError, ValueError):
         return message
     return {**message, "tool_calls": calls}
-
-
-def _object_of(function: Mapping[str, Any]) -> Any:
-    arguments = function["arguments"]
-    return json.loads(arguments) if isinstance(arguments, str) else arguments

@@ -109,27 +109,24 @@ class _Folding:
     def add(self, message: Message) -> None:
         if not _is_system(message):
             self._add_turn(message)
-        elif self._has_place():
+            return
+        turns = (each.role for each in reversed(self._out) if not _is_system(each))
+        behind = next(turns, None)
+        slots = self._slots
+        taken = slots.after_results if behind == "tool" else slots.later and bool(behind)
+        if taken:
             self._out.append(message)
         elif text := _text_of(message):
-            self._fold(text)
+            last = self._out[-1] if self._out else None
+            if last is not None and last.role in ("user", "tool"):
+                self._out[-1] = _with_text(last, text)
+                self._extended = last.role == "user"
+            else:
+                self._waiting.append(text)
 
     def end(self) -> list[Message]:
         self._speak()
         return self._out
-
-    def _has_place(self) -> bool:
-        turns = (message.role for message in reversed(self._out) if not _is_system(message))
-        last = next(turns, None)
-        return self._slots.after_results if last == "tool" else self._slots.later and bool(last)
-
-    def _fold(self, text: str) -> None:
-        last = self._out[-1] if self._out else None
-        if last is not None and last.role in ("user", "tool"):
-            self._out[-1] = _with_text(last, text)
-            self._extended = last.role == "user"
-        else:
-            self._waiting.append(text)
 
     def _add_turn(self, message: Message) -> None:
         if self._waiting and message.role == "user":

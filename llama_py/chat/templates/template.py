@@ -68,26 +68,6 @@ class _ModelLike(Protocol):
     def in_use(self) -> AbstractContextManager[Any]: ...
 
 
-def _text_of(vocab: Any, token: int) -> str:
-    return vocab.piece(token).decode("utf-8", "replace") if token >= 0 else ""
-
-
-def _grammar(params: Mapping[str, Any]) -> GrammarSpec | None:
-    text = params["grammar"]
-    if not text:
-        return None
-    if params["grammar_lazy"]:
-        return GrammarSpec(text, lazy=True, trigger_patterns=tuple(params["trigger_patterns"]))
-    return GrammarSpec(text, prefill=params["generation_prompt"])
-
-
-def _call_marks(params: Mapping[str, Any]) -> tuple[str, ...]:
-    triggers = params["grammar_triggers"]
-    if any(trigger["type"] not in ("word", "token") for trigger in triggers):
-        return ()
-    return tuple(trigger["value"] for trigger in triggers)
-
-
 class ChatTemplate:
     """A chat template that is ready to render. Safe to use from several threads.
 
@@ -125,7 +105,10 @@ class ChatTemplate:
             TemplateError: the template does not parse.
         """
         vocab = model.vocab
-        bos, eos = (_text_of(vocab, token) for token in (vocab.bos, vocab.eos))
+        bos, eos = (
+            vocab.piece(token).decode("utf-8", "replace") if token >= 0 else ""
+            for token in (vocab.bos, vocab.eos)
+        )
         sources = [text] if text is not None else map(model.chat_template, (None, "tool_use"))
         with model.in_use() as pointer:  # another thread may close it meanwhile
             handle = RehearsedHandle(pointer, text, sources=sources)
@@ -189,7 +172,14 @@ class ChatTemplate:
         """How tools are declared and called: ``"template"``, ``"hermes"``, or None: not at all."""
         if self._wanted_form == "hermes":
             return "hermes"
-        if self._has_form:
+        # Whether llama.cpp knows how this template has tools called.
+        tool = Tool("probe", "A probe.", {"type": "object", "properties": {}})
+        asked = ChatRequest((_HELLO,), tools=(tool,), now=0)
+        try:
+            calls = self._handle.apply(inputs_of(asked))["has_tool_calls"]
+        except TemplateError:
+            calls = True  # it has an opinion on tools, and says so
+        if calls:
             return "template"
         if self._wanted_form == "template":
             return None
@@ -219,7 +209,10 @@ class ChatTemplate:
         self._look_for_languages(request)
         if request.about_tools and self.tool_form == "hermes":
             return self._render_written_out(request, schema_grammar)
-        schema, inputs = request.schema, inputs_of(request, self._placed(request))
+        messages: Sequence[Message] = request.messages
+        if request.system_anywhere and has_system(messages):
+            messages = place_system(messages, self._slots)
+        schema, inputs = request.schema, inputs_of(request, messages)
         if request.uses_tools:
             params = self._apply_tools(request, inputs, schema_grammar)
         elif schema is None:
@@ -374,25 +367,21 @@ class ChatTemplate:
 
         The prompt lists all tools, so that the cache fits, with the parameters as they were given.
         """
-        tools = tool_values([self._enforced(tool) for tool in request.callable_tools])
+        enforced = []
+        for tool in request.callable_tools:
+            schema = call_schema(tool.name, tool.schema_of_calls)
+            if has_alternatives(schema) and not self._takes_alternatives:
+                schema = call_schema(tool.name, tool.schema_of_calls, alternatives=False)
+            enforced.append(replace(tool, parameters=schema))
+        tools = tool_values(enforced)
         if tools == inputs["tools"]:
             return None, inputs
-        return self._prompt_with_tools(inputs), {**inputs, "tools": tools}
-
-    def _enforced(self, tool: Tool) -> Tool:
-        """The tool with what the grammar of its calls is made from as its parameters."""
-        schema = call_schema(tool.name, tool.schema_of_calls)
-        if has_alternatives(schema) and not self._takes_alternatives:
-            schema = call_schema(tool.name, tool.schema_of_calls, alternatives=False)
-        return replace(tool, parameters=schema)
-
-    def _prompt_with_tools(self, inputs: Mapping[str, Any]) -> str | None:
-        """The prompt that lists these tools; None if the template cannot write their schemas."""
         try:
             # No grammar is made then, for which the schemas might not do. The prompt is the same.
-            return str(self._apply({**inputs, "tool_choice": "none"})["prompt"])
-        except TemplateError:
-            return None
+            prompt = str(self._apply({**inputs, "tool_choice": "none"})["prompt"])
+        except TemplateError:  # the template cannot write their schemas
+            prompt = None
+        return prompt, {**inputs, "tools": tools}
 
     def _rendered(
         self,
@@ -403,7 +392,14 @@ class ChatTemplate:
         several: bool | None = None,
     ) -> RenderedChat:
         prompt, opening = params["prompt"], params["generation_prompt"]
-        grammar = _grammar(params)
+        text, grammar = params["grammar"], None
+        if text and params["grammar_lazy"]:
+            patterns = tuple(params["trigger_patterns"])
+            grammar = GrammarSpec(text, lazy=True, trigger_patterns=patterns)
+        elif text:
+            grammar = GrammarSpec(text, prefill=opening)
+        triggers = params["grammar_triggers"]
+        have_texts = all(trigger["type"] in ("word", "token") for trigger in triggers)
         delimiters = self._delimiters(params)
         if several is None:
             several = self._may_repeat(request.parallel_tool_calls)
@@ -423,28 +419,11 @@ class ChatTemplate:
             thinking_start=params["thinking_start_tag"],
             thinking_ends=tuple(params["thinking_end_tags"]),
             calls_tools=request.uses_tools,
-            call_marks=_call_marks(params),
+            call_marks=tuple(trigger["value"] for trigger in triggers) if have_texts else (),
             plain_calls=plain_calls_of(request, several, own="unmarked" in params),
         )
 
-    def _placed(self, request: ChatRequest) -> Sequence[Message]:
-        """Its messages, with system messages only where the template takes them."""
-        messages = request.messages
-        if request.system_anywhere and has_system(messages):
-            return place_system(messages, self._slots)
-        return messages
-
     # ---- what is learned once about a template -------------------------------------------------
-
-    @cached_property
-    def _has_form(self) -> bool:
-        """Whether llama.cpp knows how this template has tools called."""
-        tool = Tool("probe", "A probe.", {"type": "object", "properties": {}})
-        asked = ChatRequest((_HELLO,), tools=(tool,), now=0)
-        try:
-            return bool(self._handle.apply(inputs_of(asked))["has_tool_calls"])
-        except TemplateError:
-            return True  # it has an opinion on tools, and says so
 
     def _look_for_languages(self, request: ChatRequest) -> None:
         """Say once that a template for translations has to know the languages."""
