@@ -41,7 +41,16 @@ class ReplyText:
         text = self._decoder.decode(piece)
         if not self._longest:
             return text
-        return self._release(self._pending + text)
+        text = self._pending + text
+        held = self._possible_start(text)
+        cut = self._first_stop(text)
+        # A match counts when no other one that begins before it can come any more.
+        if cut is not None and cut[0] <= len(text) - held:
+            position, self.stopped_by = cut
+            self._pending = ""
+            return text[:position]
+        self._pending = text[len(text) - held :] if held else ""
+        return text[: len(text) - held]
 
     def finish(self) -> str:
         """The text that was held back and will not become a stop string any more.
@@ -62,17 +71,6 @@ class ReplyText:
     def holds_back(self) -> bool:
         """True while some text is withheld."""
         return bool(self._pending) or self._decoder.getstate()[0] != b""
-
-    def _release(self, text: str) -> str:
-        held = self._possible_start(text)
-        cut = self._first_stop(text)
-        # A match counts when no other one that begins before it can come any more.
-        if cut is not None and cut[0] <= len(text) - held:
-            position, self.stopped_by = cut
-            self._pending = ""
-            return text[:position]
-        self._pending = text[len(text) - held :] if held else ""
-        return text[: len(text) - held]
 
     def _first_stop(self, text: str) -> tuple[int, str] | None:
         """The earliest match; of those that begin together, the longest."""

@@ -142,26 +142,21 @@ class StepPlanner:
         """Most tokens of prompts in a step beside these; None if nobody reads what it delays."""
         ready = [each for each in running if not each.paused]
         streams = [each for each in ready if not each.prompt_left]
-        if len(streams) == len(ready) or not any(each.read for each in streams):
+        waiting = [each for each in ready if each.prompt_left]
+        if not waiting or not any(each.read for each in streams):
             return None
-        most, waiting = max(1, self._chunk // 2), len(ready) - len(streams)
-        at_first = together = 0
-        pause = self._pause(ready)
+        young = [each for each in ready if len(each.record.generated) <= _BEGINS]
+        left = sum(each.prompt_left for each in waiting)
+        waited = self._requests.clock() - min(each.record.started for each in waiting)
+        pause = self._budget.pause(sum(each.read for each in young), left, waited)
+        most, at_first, together = max(1, self._chunk // 2), 0, 0
         if all(len(each.record.generated) <= _AT_FIRST for each in streams):
             at_first = min(most, self._budget.at_first())
             together = self._beginning(ready, at_first)
             if together and not pause:
                 return together
-        size = self._budget.size(len(streams), most, waiting, pause)
-        return max(size, at_first if waiting > 1 else together)
-
-    def _pause(self, ready: Sequence[Generation]) -> float:
-        """Seconds that a step of these may take because many begin whom somebody reads, or 0."""
-        waiting = [each for each in ready if each.prompt_left]
-        young = [each for each in ready if len(each.record.generated) <= _BEGINS]
-        left = sum(each.prompt_left for each in waiting)
-        waited = self._requests.clock() - min(each.record.started for each in waiting)
-        return self._budget.pause(sum(each.read for each in young), left, waited)
+        size = self._budget.size(len(streams), most, len(waiting), pause)
+        return max(size, at_first if len(waiting) > 1 else together)
 
     @staticmethod
     def _beginning(ready: Sequence[Generation], most: int) -> int:

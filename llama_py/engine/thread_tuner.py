@@ -84,8 +84,12 @@ class ThreadTuner:
         if self.debt:
             self.debt = max(0.0, self.debt - _SHARE * seconds)
         self._rest -= seconds
-        if kind != self._kind:
-            self._begin(kind)
+        if kind != self._kind:  # nothing is known of how long these take
+            if self.threads != self._settled:
+                self._owe()
+            self.threads = self._settled
+            self._kind, self._usual, self._slow_blocks = kind, 0.0, 0
+            self._block = _Trial()
         else:
             self._block.add(seconds, work)
             if self.threads != self._settled:
@@ -93,14 +97,6 @@ class ThreadTuner:
             elif self._block.whole:
                 self._watch()
         return self.threads
-
-    def _begin(self, kind: int) -> None:
-        """Steps of another kind: nothing is known of how long they take."""
-        if self.threads != self._settled:
-            self._owe()
-        self.threads = self._settled
-        self._kind, self._usual, self._slow_blocks = kind, 0.0, 0
-        self._block = _Trial()
 
     def _watch(self) -> None:
         """A block of the settled count is whole; begins a trial if there is a reason."""
