@@ -66,16 +66,12 @@ class _HeadSlot(Slot):
         self.rows = max(0, min(self.rows, position - self.first))
         if self.first + self.rows != position:  # nobody saw those between
             self.first, self.rows = position, 0
-        if self.rows + len(states) > len(self.states):
-            self._shift()
+        if self.rows + len(states) > len(self.states):  # some are not needed any more
+            gone = max(0, min(self.rows, self.done - _KEPT - self.first))
+            self.states[: self.rows - gone] = self.states[gone : self.rows].copy()
+            self.first, self.rows = self.first + gone, self.rows - gone
         self.states[self.rows : self.rows + len(states)] = states
         self.rows += len(states)
-
-    def _shift(self) -> None:
-        """Make room: forget hidden states that are not needed any more."""
-        gone = max(0, min(self.rows, self.done - _KEPT - self.first))
-        self.states[: self.rows - gone] = self.states[gone : self.rows].copy()
-        self.first, self.rows = self.first + gone, self.rows - gone
 
     def before(self, start: int, end: int) -> Rows:
         """The hidden states of the tokens before ``start`` to ``end - 1``."""
@@ -249,9 +245,14 @@ class OpenHeads:
     def _begun(self, running: Generation, tokens: Tokens) -> _HeadSlot | None:
         """The sequence of a request with its last token; None if too little was seen of it."""
         slot = next((each for each in self._slots if each.owner == running.number), None)
-        if slot is None or not self._knows(slot, tokens):
-            return None
         last = len(tokens) - 1
+        if slot is None or slot.count < last:
+            return None
+        start = max(0, last - _KEPT)
+        if not np.array_equal(slot.tokens[start:last], tokens[start:last]):
+            return None
+        if not slot.first < last <= slot.first + slot.rows:  # no hidden state before the last one
+            return None
         slot.keep(last)
         slot.tokens[last] = tokens[last]
         slot.count = last + 1
@@ -264,13 +265,6 @@ class OpenHeads:
             return self._retrying(slot, slot.count - 1) >= 0
         self._cut(slot)
         return True
-
-    def _knows(self, slot: _HeadSlot, tokens: Tokens) -> bool:
-        """Whether all tokens but the last were seen, and the hidden state of the last of those."""
-        last = len(tokens) - 1
-        start = max(0, last - _KEPT)
-        same = slot.count >= last and np.array_equal(slot.tokens[start:last], tokens[start:last])
-        return bool(same) and slot.first < last <= slot.first + slot.rows
 
     def _guess(self, due: Sequence[_Guess]) -> list[_Guess]:
         """One more token for each draft; returns those that go on."""

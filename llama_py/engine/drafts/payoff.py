@@ -137,16 +137,13 @@ class StepCosts:
         self._steps += 1
         self._last[rows] = self._steps
         self._known.clear()
-        if not self._steps % _LOOK:
-            self._forget()
-
-    def _forget(self) -> None:
-        """Forget what was measured long ago: something else may have slowed it down then."""
-        for rows in [*self._rows]:
-            known = _OLD if len(self._seconds[rows]) >= _LEAST else _LOOK
-            if self._steps - self._last[rows] > known:
-                self._rows.remove(rows)
-                del self._seconds[rows], self._last[rows]
+        if self._steps % _LOOK:
+            return
+        for each in [*self._rows]:  # something else may have slowed down what was long ago
+            known = _OLD if len(self._seconds[each]) >= _LEAST else _LOOK
+            if self._steps - self._last[each] > known:
+                self._rows.remove(each)
+                del self._seconds[each], self._last[each]
 
     def of(self, rows: int) -> float:
         """Seconds of a step with so many rows, interpolated; 0.0 if nothing is known.
@@ -173,11 +170,6 @@ class StepCosts:
         share = (rows - below) / (above - below)
         return self._median(below) * (1 - share) + self._median(above) * share
 
-    def _knows(self, rows: int) -> bool:
-        """Whether enough steps with no more rows than these were measured, and not long ago."""
-        measured = sum(len(self._seconds[each]) for each in self._rows if each <= rows)
-        return measured >= _LEAST and self._in_a_row < _MOST_IN_A_ROW
-
     def _median(self, rows: int) -> float:
         measured = sorted(self._seconds[rows])
         return measured[len(measured) // 2]
@@ -191,7 +183,8 @@ class StepCosts:
         """
         lengths = [0] * len(wishes)
         best = [*lengths]
-        if not self._knows(rows):
+        measured = sum(len(self._seconds[each]) for each in self._rows if each <= rows)
+        if measured < _LEAST or self._in_a_row >= _MOST_IN_A_ROW:
             return best
         fastest = tokens / max(self.of(rows), 1e-9) * _MARGIN
         drafting, depths = 0.0, dict.fromkeys((wish.together for wish in wishes), 0)
