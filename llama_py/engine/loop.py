@@ -174,8 +174,9 @@ class Loop:
 
     def step(self) -> bool:
         """One step; False if there was nothing to do."""
-        if self._held:
-            self._begin_late_ones()
+        if self._held:  # calls whose time was over before they could begin are told so
+            now, ends = self.engine.clock(), [(_end_of(entry), entry) for entry in self._held]
+            self._begin_held([entry for end, entry in ends if end is not None and now > end])
         try:
             outputs = self.engine.step()
         except DeviceLostError as error:  # each request that comes learns it again
@@ -281,15 +282,12 @@ class Loop:
         while self._held and not self._quiet:
             self.add(*self._held.popleft())
 
-    def _begin_late_ones(self) -> None:
-        """Calls whose time was over before they could begin: the engine tells them so."""
-        now = self.engine.clock()
-        for entry in [*self._held]:
-            end = _end_of(entry)
-            if end is not None and now > end:
-                self._held.remove(entry)
-                for running in entry[0]:
-                    self.engine.add(running)
+    def _begin_held(self, entries: Sequence[tuple[Sequence[Generation], Mailbox]]) -> None:
+        """Begin calls that waited for others, and are about to end: the engine tells them so."""
+        for entry in entries:
+            self._held.remove(entry)
+            for running in entry[0]:
+                self.engine.add(running)
 
     def give_up(self, mailbox: Mailbox) -> None:
         """A call that nobody will read; it may have begun, or not."""
@@ -300,11 +298,7 @@ class Loop:
 
     def cancel(self, mailbox: Mailbox) -> None:
         """End the requests of a call."""
-        for entry in [*self._held]:
-            if entry[1] is mailbox:  # it has not begun
-                self._held.remove(entry)
-                for running in entry[0]:
-                    self.engine.add(running)
+        self._begin_held([entry for entry in self._held if entry[1] is mailbox])
         for number in mailbox.numbers:
             self.engine.cancel(number)
 

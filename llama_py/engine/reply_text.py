@@ -42,7 +42,13 @@ class ReplyText:
         if not self._longest:
             return text
         text = self._pending + text
-        held = self._possible_start(text)
+        # The longest tail that begins a stop string is held back.
+        held = min(len(text), self._longest - 1)
+        while held:
+            tail = text[-held:]
+            if any(stop.startswith(tail) for stop in self._stops):
+                break
+            held -= 1
         cut = self._first_stop(text)
         # A match counts when no other one that begins before it can come any more.
         if cut is not None and cut[0] <= len(text) - held:
@@ -80,11 +86,3 @@ class ReplyText:
             return None
         position, _, stop = min(hits)
         return position, stop
-
-    def _possible_start(self, text: str) -> int:
-        """Length of the longest tail of ``text`` that begins a stop string."""
-        for length in range(min(len(text), self._longest - 1), 0, -1):
-            tail = text[-length:]
-            if any(stop.startswith(tail) for stop in self._stops):
-                return length
-        return 0

@@ -219,7 +219,7 @@ class Runner:
         return rows
 
     def _add_entry(self, entry: Entry[Generation]) -> int:
-        """Append a token, known tokens and a draft, or a chunk of a prompt; returns its row."""
+        """Append an entry; returns the row of its last token, of a draft that of the last known."""
         if isinstance(entry, Decode):
             return self._add_one(entry.request)
         running, lease, batch = entry.request, entry.request.lease, self._batch

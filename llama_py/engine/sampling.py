@@ -24,7 +24,6 @@ from llama_py.engine.request import FinishEvent, TokenEvent, TokenLogprobs
 from llama_py.engine.runner import Runner
 from llama_py.engine.scheduler import Verify
 from llama_py.errors import DecodeError
-from llama_py.memory.sequences import Lease
 
 __all__ = ["Sampling"]
 
@@ -78,11 +77,12 @@ class Sampling:
     def _begin_slow_ones(
         self, due: Sequence[tuple[Generation, int]]
     ) -> dict[Generation, Future[Choice]]:
+        # Those whose sampling takes long, and calls nothing of the user's.
         slow = [
             (running, row)
             for running, row in due
             if running.sampler.slow and not running.request.sampling.logits_processors
-        ]  # those call nothing of the user's
+        ]
         if len(slow) < 2:
             return {}
         try:
@@ -135,11 +135,23 @@ class Sampling:
             ends: when each step ended.
             row: where the logits of the last one are.
         """
-        lease, generated = running.lease, running.record.generated
+        lease, record, generated = running.lease, running.record, running.record.generated
         if lease is None:
             raise RuntimeError("a request without a sequence was decoded")
-        if len(tokens) > 1:
-            self._enter_inner(running, lease, tokens[:-1], ends)
+        if len(tokens) > 1:  # those before the last one end nothing: there are no stop strings
+            inner, metrics, vocab = tokens[:-1], self._requests.metrics, self._vocab
+            lease.sequence.tokens += [generated[-1], *inner[:-1]]
+            generated += inner
+            metrics.generated += len(inner)
+            for now in ends[: len(inner)]:
+                metrics.token_seconds.add(now - record.last_token)
+                record.last_token = now
+            special, visible = running.request.echo_special, running.request.visible
+            feed, put, number = running.text.feed, self._requests.outputs.append, running.number
+            for token in inner:
+                shown = special or token in visible
+                piece = vocab.piece(token) if shown else vocab.plain_piece(token)
+                put((number, TokenEvent(token, feed(piece))))
         for token, now in zip(tokens[-1:], ends[-1:], strict=True):
             lease.sequence.tokens.append(generated[-1])
             if token == NO_TOKEN:
@@ -148,24 +160,6 @@ class Sampling:
             self._count_token(running, now)
             generated.append(token)
             self._emit(running, token, None, row)
-
-    def _enter_inner(
-        self, running: Generation, lease: Lease, tokens: Sequence[int], ends: Sequence[float]
-    ) -> None:
-        """Hand out tokens that end nothing: there are no stop strings, and others follow them."""
-        record, metrics, vocab = running.record, self._requests.metrics, self._vocab
-        lease.sequence.tokens += [record.generated[-1], *tokens[:-1]]
-        record.generated += tokens
-        metrics.generated += len(tokens)
-        for now in ends[: len(tokens)]:
-            metrics.token_seconds.add(now - record.last_token)
-            record.last_token = now
-        special, visible = running.request.echo_special, running.request.visible
-        feed, put, number = running.text.feed, self._requests.outputs.append, running.number
-        for token in tokens:
-            shown = special or token in visible
-            piece = vocab.piece(token) if shown else vocab.plain_piece(token)
-            put((number, TokenEvent(token, feed(piece))))
 
     # -- one token ------------------------------------------------------------------------------
 

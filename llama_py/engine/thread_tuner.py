@@ -140,19 +140,15 @@ class ThreadTuner:
             hint, settled = self._hint or self._settled, self._settled
             more = self.threads > settled
             hinted = hint > settled if more else hint < settled
-            if block.mean < _WINS[more, hinted] * self._now:
-                self._settle()
-            else:
+            if block.mean >= _WINS[more, hinted] * self._now:
                 self._refuse()
-
-    def _settle(self) -> None:
-        """The trial won."""
-        self._settled = self.threads
-        self._now = self._usual = self._block.mean
-        self._slow_blocks = 0
-        self._rest = self._pause = _REST
-        self.debt = 0.0  # the way back must be open, in case that was noise
-        self._block = _Trial()
+                return
+            self._settled = self.threads
+            self._now = self._usual = block.mean
+            self._slow_blocks = 0
+            self._rest = self._pause = _REST
+            self.debt = 0.0  # the way back must be open, in case that was noise
+            self._block = _Trial()
 
     def _refuse(self) -> None:
         """The settled count stays. The longer that is so, the more rarely it is doubted."""

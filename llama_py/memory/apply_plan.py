@@ -338,7 +338,12 @@ class PlanApplier:
         sequence.session = stored.session
         sequence.touch()
         self._index.commit(sequence)
-        self._adopt_checkpoints(stored, namespace)
+        known = self._index.checkpoints_along(stored.tokens, namespace)
+        pinned = self._stores.pins.lengths_along(stored.tokens, namespace)
+        for each in stored.checkpoints:
+            if each.position not in known:
+                tokens, is_pinned = stored.tokens[: each.position], each.position in pinned
+                self._index.checkpoints.add(tokens, each.state, namespace, pinned=is_pinned)
         return sequence
 
     def _load_state(
@@ -368,15 +373,3 @@ class PlanApplier:
                         raise
         finally:
             sequence.busy = False
-
-    def _adopt_checkpoints(self, stored: StoredState, namespace: Namespace) -> None:
-        known = self._index.checkpoints_along(stored.tokens, namespace)
-        pinned = self._stores.pins.lengths_along(stored.tokens, namespace)
-        for each in stored.checkpoints:
-            if each.position not in known:
-                self._index.checkpoints.add(
-                    stored.tokens[: each.position],
-                    each.state,
-                    namespace,
-                    pinned=each.position in pinned,
-                )

@@ -217,14 +217,11 @@ class CacheIndex:
         if prompt is not None:
             self._complete_text(sequence, prompt)
         places = [end - 1 for end in ends if 0 < end <= sequence.spelled]
-        if places:
+        if places:  # where the model sampled it, a reply ends there
             sources = sequence.sources.copy()
             last = np.where(sources[places] & Source.SAMPLED, Source.LAST, 0)
             sources[places] |= last.astype(np.uint8)
             sequence.spell(sequence.text, sequence.offsets, sources)
-        self._insert(sequence)
-
-    def _insert(self, sequence: LiveSequence) -> None:
         tokens, spelled = as_tokens(sequence.tokens), sequence.spelled
         self._prefixes.remove(sequence)
         self._prefixes.insert(

@@ -326,8 +326,12 @@ class LiveSet:
         total = 0
         seen: list[LiveSequence] = []
         for sequence in [*self.by_number.values()]:
-            shared = max((_shared(sequence, other) for other in seen), default=0)
-            total += len(sequence.tokens) - shared
+            most = 0
+            for other in seen:  # equal tokens that were evaluated twice have cells twice
+                shortest = min(len(sequence.tokens), len(other.tokens))
+                shared = shared_by(sequence.shares, other.shares)
+                most = max(most, shortest if shared is None else min(shared, shortest))
+            total += len(sequence.tokens) - most
             seen.append(sequence)
         return total
 
@@ -355,10 +359,3 @@ class LiveSet:
         record = along.get(len(prompt.tokens))
         if record is not None:
             record.pinned = pinned
-
-
-def _shared(one: LiveSequence, other: LiveSequence) -> int:
-    """Cells that two sequences share. Equal tokens that were evaluated twice have cells twice."""
-    shortest = min(len(one.tokens), len(other.tokens))
-    shared = shared_by(one.shares, other.shares)
-    return shortest if shared is None else min(shared, shortest)

@@ -187,8 +187,16 @@ class TextKeys:
             media: pictures and sounds, in order, in place of what the text has there.
         """
         inside = [*plain]
-        if media:
-            return self._mark_around(text, inside, media)
+        if media:  # what is between them is marked by itself
+            whole, behind = _Joined(), 0
+            for medium in media:
+                between = _within(inside, behind, medium.start)
+                whole.add(self.mark(text[behind : medium.start], between), behind)
+                whole.add_medium(medium, self._spelled(medium.tokens))
+                behind = medium.end
+            rest = _within(inside, behind, len(text))
+            whole.add(self.mark(text[behind:], rest), behind)
+            return whole.text()
         found = free = self._heads.find(text)
         literal: list[Range] = []
         if inside:
@@ -210,19 +218,6 @@ class TextKeys:
         longer = np.arange(len(begins) + 1, dtype=np.int64)
         return PromptText(b"".join(parts), tuple(specials), kept, starts, longer)
 
-    def _mark_around(
-        self, text: bytes, plain: list[Range], media: Sequence[TextMedium]
-    ) -> PromptText:
-        """The key of a text with pictures: what is between them by itself."""
-        whole = _Joined()
-        at = 0
-        for medium in media:
-            whole.add(self.mark(text[at : medium.start], _within(plain, at, medium.start)), at)
-            whole.add_medium(medium, self._spelled(medium.tokens))
-            at = medium.end
-        whole.add(self.mark(text[at:], _within(plain, at, len(text))), at)
-        return whole.text()
-
     def _spelled(self, tokens: Sequence[int]) -> bytes:
         """The key of tokens that follow each other, as ``prompt_tokens.align`` reads them."""
         pieces, opens = list[bytes](), True
@@ -242,29 +237,22 @@ class TextKeys:
             start: offset in the key: 0, or where a special token begins, so that the tokenizer
                 splits there whatever comes before.
         """
-        if text.media:
-            return self._read_around(text, start, add_special)
-        if start == 0 and not text.literal:
+        if start == 0 and not text.literal and not text.media:
             return self._read(text.key, add_special)
         before, behind = self.added if add_special else ([], [])
         tokens = [] if start else [*before]
+        if text.media:  # ``start`` is in none of them
+            at = start
+            for medium in text.media:
+                if medium.start >= start:
+                    tokens += self._read_between(text, at, medium.start)
+                    tokens += medium.tokens
+                    at = medium.end
+            return tokens + self._read_between(text, at, len(text.key)) + behind
         for begin, stop, literal in self._stretches(text, start):
             part = text.key[begin:stop]
             tokens += self._read_literal(text, begin, stop) if literal else self._read(part, False)
         return tokens + behind
-
-    def _read_around(self, text: PromptText, start: int, add_special: bool) -> list[int]:
-        """Tokens of a text with pictures; ``start`` is in none of them."""
-        before, behind = self.added if add_special else ([], [])
-        tokens = [] if start else [*before]
-        at = start
-        for medium in text.media:
-            if medium.start < start:
-                continue
-            tokens += self._read_between(text, at, medium.start)
-            tokens += medium.tokens
-            at = medium.end
-        return tokens + self._read_between(text, at, len(text.key)) + behind
 
     def _read_between(self, text: PromptText, start: int, stop: int) -> list[int]:
         part = text.between(start, stop)

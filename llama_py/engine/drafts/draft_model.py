@@ -7,7 +7,7 @@ to it: whatever became of a draft, the next question says so.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -171,7 +171,14 @@ class OpenDraftModel:
         begun: set[int] = set()
         due: list[tuple[Slot, NDArray[np.intc], _Draft]] = []
         for draft in drafts:
-            slot = self._slot_for(draft, begun)
+            # A sequence that holds a beginning of its tokens, and not all of them.
+            slot, best, keep = self._slots.begin(draft.namespace, draft.tokens[:-1], begun)
+            if slot is not best:
+                self._cut(slot, 0)
+                if keep:
+                    self._context.seq_cp(best.number, slot.number, 0, keep)
+                    slot.tokens[:keep] = best.tokens[:keep]
+            self._cut(slot, keep)
             begun.add(slot.number)
             if len(draft.tokens) - slot.count > self._long:
                 self._append(slot, draft.tokens[slot.count : -1])  # others may have it copied
@@ -214,21 +221,6 @@ class OpenDraftModel:
         return going_on
 
     # -- memory ---------------------------------------------------------------------------------
-
-    def _slot_for(self, draft: _Draft, begun: Collection[int]) -> Slot:
-        """A sequence that holds a beginning of a draft's tokens, and not all of them.
-
-        Args:
-            begun: sequences that others draft with.
-        """
-        slot, best, keep = self._slots.begin(draft.namespace, draft.tokens[:-1], begun)
-        if slot is not best:
-            self._cut(slot, 0)
-            if keep:
-                self._context.seq_cp(best.number, slot.number, 0, keep)
-                slot.tokens[:keep] = best.tokens[:keep]
-        self._cut(slot, keep)
-        return slot
 
     def _cut(self, slot: Slot, keep: int) -> None:
         """Remove what is behind ``keep`` tokens; everything, if the memory does not do that."""

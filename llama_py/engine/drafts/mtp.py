@@ -183,26 +183,23 @@ class OpenHeads:
         taken = [slot.number for slot in self._slots if slot.owner in self._active]
         slot, best, keep = self._slots.begin(running.prompt.namespace, running.seen()[:held], taken)
         if slot is not best:
-            self._copy(best, slot, keep)
+            slot.keep(0)
+            context = self.heads.context
+            context.seq_rm(slot.number, -1, -1)
+            done = min(keep, best.done)
+            if done:
+                context.seq_cp(best.number, slot.number, 0, done)
+            rows = max(0, min(best.rows, keep - best.first))
+            slot.tokens[:keep] = best.tokens[:keep]
+            slot.states[:rows] = best.states[:rows]
+            slot.count, slot.done = keep, done
+            slot.first, slot.rows = best.first, rows
         slot.keep(keep)
         if keep and not slot.rows:
             # Without a hidden state before the next token, all cells would have to go.
             slot.first, slot.rows, slot.states[0] = keep - 1, 1, 0.0
         slot.owner = running.number
         return slot
-
-    def _copy(self, source: _HeadSlot, target: _HeadSlot, keep: int) -> None:
-        target.keep(0)
-        context = self.heads.context
-        context.seq_rm(target.number, -1, -1)
-        done = min(keep, source.done)
-        if done:
-            context.seq_cp(source.number, target.number, 0, done)
-        rows = max(0, min(source.rows, keep - source.first))
-        target.tokens[:keep] = source.tokens[:keep]
-        target.states[:rows] = source.states[:rows]
-        target.count, target.done = keep, done
-        target.first, target.rows = source.first, rows
 
     # -- drafts ---------------------------------------------------------------------------------
 

@@ -152,23 +152,22 @@ class StepCosts:
         twice as many are never the best.
         """
         found = self._known.get(rows)
-        if found is None:
-            found = self._known[rows] = self._interpolated(rows)
+        if found is not None:
+            return found
+        measured, place = self._rows, bisect_left(self._rows, rows)
+        if not measured:
+            found = 0.0
+        elif place == len(measured):
+            most = measured[-1]
+            found = self._median(most) * (1.0 if rows <= 2 * most else rows / most)
+        elif measured[place] == rows or place == 0:
+            found = self._median(measured[place])
+        else:
+            below, above = measured[place - 1], measured[place]
+            share = (rows - below) / (above - below)
+            found = self._median(below) * (1 - share) + self._median(above) * share
+        self._known[rows] = found
         return found
-
-    def _interpolated(self, rows: int) -> float:
-        place = bisect_left(self._rows, rows)
-        if place == len(self._rows):
-            if not self._rows:
-                return 0.0
-            most = self._rows[-1]
-            return self._median(most) * (1.0 if rows <= 2 * most else rows / most)
-        above = self._rows[place]
-        if above == rows or place == 0:
-            return self._median(above)
-        below = self._rows[place - 1]
-        share = (rows - below) / (above - below)
-        return self._median(below) * (1 - share) + self._median(above) * share
 
     def _median(self, rows: int) -> float:
         measured = sorted(self._seconds[rows])
