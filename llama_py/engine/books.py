@@ -58,8 +58,7 @@ class Books:
             if streams > 1:
                 for _ in outcome.ends:
                     metrics.batch_streams.add(streams)
-            chosen, rows = outcome.chosen, outcome.rows
-            for decode, given, row in zip(plan.decodes, chosen, rows, strict=True):
+            for decode, given, row in zip(plan.decodes, outcome.chosen, outcome.rows, strict=True):
                 self._sampling.enter(decode.request, given, outcome.ends, row)
         if outcome.code:
             self._failed(outcome.code, plan)
@@ -76,7 +75,13 @@ class Books:
             self._enter_rows(plan, outcome.rows)
         if drafting and metrics.generated > generated:
             self._drafts.note(plan, before, None if plan.prefills else outcome.seconds)
-            self._preempt_lost_ones(plan)
+            for entry in plan.verifies:
+                running, lease = entry.request, entry.request.lease
+                if running.state is RequestState.DECODING and lease is not None and not lease.held:
+                    # The memory could not go back behind the draft: begin again, without any.
+                    running.drafting = None
+                    self._requests.drafting -= 1
+                    self._admission.preempt(running)
 
     def _enter_rows(self, plan: StepPlan[Generation], rows: list[int]) -> None:
         """What was decoded is in memory now, and the next tokens are sampled from its logits."""
@@ -110,15 +115,6 @@ class Books:
             if running.lease is not None:
                 self._requests.report(running, running.lease.held)
         self._sampling.sample(due, drafted)
-
-    def _preempt_lost_ones(self, plan: StepPlan[Generation]) -> None:
-        """Where the memory could not go back behind a draft, the tokens are evaluated again."""
-        for entry in plan.verifies:
-            running, lease = entry.request, entry.request.lease
-            if running.state is RequestState.DECODING and lease is not None and not lease.held:
-                running.drafting = None
-                self._requests.drafting -= 1
-                self._admission.preempt(running)
 
     # -- failures -------------------------------------------------------------------------------
 
