@@ -19,7 +19,6 @@ from llama_py.core.vocab import Vocab
 from llama_py.engine.generation import Generation, RequestState
 from llama_py.engine.in_flight import InFlight
 from llama_py.engine.preparing import begin_sampler, resolve
-from llama_py.engine.request import Record
 from llama_py.errors import StateError
 from llama_py.memory.cache import SequenceCache
 
@@ -67,24 +66,27 @@ class Admission:
                 self._cache.transfers.offload_soon(streams, 2 * _LOOK, last)
 
     def _admit_waiting(self) -> None:
+        others = self._requests.running
         overtaken: list[Generation] = []
         for running in [*self._requests.waiting]:
             if running.ended or running.paused:
                 continue
-            full = len(self._requests.running) >= self._n_seq_max
-            if full and not self._has_a_paused_one():
+            full = len(others) >= self._n_seq_max
+            if full and not any(other.paused for other in others):
                 return
             if self._must_wait(running):
                 continue
             if not self._has_room(running):
                 return
             if self._waits_for_cells(running):
-                if running.overtaken >= _MOST_OVERTAKING and self._is_held_up(running):
-                    return
+                older = self._taken(before=running.number)
+                held_up = older + len(running.prompt.tokens) <= self._cache.memory.n_ctx
+                if held_up and running.overtaken >= _MOST_OVERTAKING:
+                    return  # without those that have overtaken it, there would be room
                 overtaken.append(running)
                 continue
             reuse, most = self._reusable(running)
-            beside = self._somebody_generates()
+            beside = any(it.state is RequestState.DECODING and not it.paused for it in others)
             if not self._cache.transfers.ready(
                 running, running.prompt, reuse=reuse, most=most, beside=beside
             ):
@@ -125,11 +127,6 @@ class Admission:
                 return self._taken() > 0
         return False
 
-    def _is_held_up(self, waiting: Generation) -> bool:
-        """Whether there would be room for it without those that have overtaken it."""
-        older = self._taken(before=waiting.number)
-        return older + len(waiting.prompt.tokens) <= self._cache.memory.n_ctx
-
     def _taken(self, before: float = math.inf) -> int:
         """Cells of those that run, when their prompts are evaluated.
 
@@ -139,10 +136,6 @@ class Admission:
         running = [it for it in self._requests.running if it.number < before]
         leases = [it.lease for it in running if it.lease is not None]
         return sum(max(lease.held, len(lease.prompt.tokens)) for lease in leases)
-
-    def _somebody_generates(self) -> bool:
-        running = self._requests.running
-        return any(it.state is RequestState.DECODING and not it.paused for it in running)
 
     def _reusable(self, running: Generation) -> tuple[bool, int | None]:
         """Whether a cached beginning may be used, and how many tokens of it at most."""
@@ -162,21 +155,19 @@ class Admission:
         request = waiting.request
         if request.generation.prompt_logprobs or request.targets or not request.reuse:
             return False
-        return any(self._waits_for(waiting, other) for other in self._requests.running)
-
-    def _waits_for(self, waiting: Generation, other: Generation) -> bool:
-        if other.state is not RequestState.PREFILL or other.lease is None or other.paused:
-            return False
         mine = waiting.prompt
-        shared = min(mine.shared_with(other.lease.prompt), len(mine.tokens) - 1)
-        shared = mine.border(shared)
-        if shared <= other.lease.held:
-            return False
-        if shared - self._cache.best_keep(mine) < _WORTH_WAITING:
-            return False
-        self._cache.add_cut(other.lease, shared)
-        waiting.waits_for = (other, shared)
-        return True
+        for other in self._requests.running:
+            if other.state is not RequestState.PREFILL or other.lease is None or other.paused:
+                continue
+            shared = min(mine.shared_with(other.lease.prompt), len(mine.tokens) - 1)
+            shared = mine.border(shared)
+            if shared <= other.lease.held:
+                continue
+            if shared - self._cache.best_keep(mine) >= _WORTH_WAITING:
+                self._cache.add_cut(other.lease, shared)
+                waiting.waits_for = (other, shared)
+                return True
+        return False
 
     def _start(self, running: Generation) -> bool:
         """Give a waiting request a sequence; False if there is none."""
@@ -189,8 +180,13 @@ class Admission:
             lease = self._cache.acquire(
                 running.prompt, request.session, reuse=reuse, most=most, owner=running
             )
+        except MemoryError as error:
+            typed = StateError(f"there is not enough memory to begin this prompt: {error}")
+            typed.__cause__ = error
+            self._requests.fail(running, typed)
+            return True
         except Exception as error:
-            self._requests.fail(running, _typed(error))
+            self._requests.fail(running, error)
             return True
         if lease is None:
             return False
@@ -205,7 +201,10 @@ class Admission:
             return True
         record.started = self._requests.clock()
         record.cache = lease.info.as_dict()
-        self._count(record, lease.info.reused)
+        metrics = self._requests.metrics
+        metrics.queue_seconds.add(record.started - record.submitted)
+        metrics.prompt_tokens += record.n_prompt
+        metrics.reused += lease.info.reused
         self._requests.report(running, lease.held)
         return True
 
@@ -232,16 +231,7 @@ class Admission:
             running.record.tokens = tokens
             begin_sampler(running)
 
-    def _count(self, record: Record, reused: int) -> None:
-        metrics = self._requests.metrics
-        metrics.queue_seconds.add(record.started - record.submitted)
-        metrics.prompt_tokens += record.n_prompt
-        metrics.reused += reused
-
     # -- back into the queue --------------------------------------------------------------------
-
-    def _has_a_paused_one(self) -> bool:
-        return any(running.paused for running in self._requests.running)
 
     def _free_a_paused_one(self) -> bool:
         """Take the sequence of a request whose consumer does not read; it comes back later."""
@@ -272,11 +262,3 @@ class Admission:
                 self._cache.evict(lease.sequence)
         self._requests.send_back(running)
         self._requests.metrics.preempted += 1
-
-
-def _typed(error: Exception) -> Exception:
-    if not isinstance(error, MemoryError):
-        return error
-    typed = StateError(f"there is not enough memory to begin this prompt: {error}")
-    typed.__cause__ = error
-    return typed

@@ -50,13 +50,6 @@ _bells: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Bell] = weakref.We
 _bells_lock = threading.Lock()
 
 
-def _bell_of(loop: asyncio.AbstractEventLoop) -> _Bell:
-    with _bells_lock:
-        if loop not in _bells:
-            _bells[loop] = _Bell(loop)
-        return _bells[loop]
-
-
 class _TaskMailbox(Mailbox):
     """The owner is a task of an event loop."""
 
@@ -113,7 +106,11 @@ class AsyncEvents(AsyncIterator[tuple[int, Event]]):
         first: Command | None = None,
     ) -> None:
         self._driver = driver
-        self._mailbox = mailbox = _TaskMailbox(whole, _bell_of(loop))
+        with _bells_lock:
+            if loop not in _bells:
+                _bells[loop] = _Bell(loop)
+            bell = _bells[loop]
+        self._mailbox = mailbox = _TaskMailbox(whole, bell)
         self.unfinished = len(requests)
         mailbox.owner = weakref.ref(self)
         driver.submit(requests, mailbox, read_here=False, first=first)

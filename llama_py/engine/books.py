@@ -15,7 +15,7 @@ from llama_py.engine.prefill_budget import PrefillBudget
 from llama_py.engine.request import FinishEvent
 from llama_py.engine.runner import StepOutcome
 from llama_py.engine.sampling import Sampling
-from llama_py.engine.scheduler import Prefill, StepPlan
+from llama_py.engine.scheduler import StepPlan
 from llama_py.errors import CacheFullError, DecodeError
 from llama_py.memory.cache import SequenceCache
 
@@ -58,8 +58,7 @@ class Books:
             if streams > 1:
                 for _ in outcome.ends:
                     metrics.batch_streams.add(streams)
-            chosen, rows = outcome.chosen, outcome.rows
-            for decode, given, row in zip(plan.decodes, chosen, rows, strict=True):
+            for decode, given, row in zip(plan.decodes, outcome.chosen, outcome.rows, strict=True):
                 self._sampling.enter(decode.request, given, outcome.ends, row)
         if outcome.code:
             self._failed(outcome.code, plan)
@@ -76,7 +75,13 @@ class Books:
             self._enter_rows(plan, outcome.rows)
         if drafting and metrics.generated > generated:
             self._drafts.note(plan, before, None if plan.prefills else outcome.seconds)
-            self._preempt_lost_ones(plan)
+            for entry in plan.verifies:
+                running, lease = entry.request, entry.request.lease
+                if running.state is RequestState.DECODING and lease is not None and not lease.held:
+                    # The memory could not go back behind the draft: begin again, without any.
+                    running.drafting = None
+                    self._requests.drafting -= 1
+                    self._admission.preempt(running)
 
     def _enter_rows(self, plan: StepPlan[Generation], rows: list[int]) -> None:
         """What was decoded is in memory now, and the next tokens are sampled from its logits."""
@@ -93,8 +98,15 @@ class Books:
                 lease.sequence.tokens.extend(verify.request.undecoded(lease))
                 lease.drafted = len(verify.draft)
         for prefill, row in zip(plan.prefills, rows[verified:], strict=True):
-            if self._advance(prefill):
-                due.append((prefill.request, row))
+            running, lease = prefill.request, prefill.request.lease
+            if lease is None:
+                raise RuntimeError("a request without a sequence was evaluated")
+            self._cache.advance(lease, prefill.count)
+            self._requests.metrics.evaluated += prefill.count
+            if not lease.remaining:
+                running.state = RequestState.DECODING
+                self._cache.commit(lease.sequence, lease.prompt)
+                due.append((running, row))
         # All checkpoints are taken before any callback, which may take its time.
         for prefill, row in zip(plan.prefills, rows[verified:], strict=True):
             running, request = prefill.request, prefill.request.request
@@ -104,34 +116,21 @@ class Books:
                 self._requests.report(running, running.lease.held)
         self._sampling.sample(due, drafted)
 
-    def _advance(self, prefill: Prefill[Generation]) -> bool:
-        """A chunk of a prompt is in memory; True if it was the last one."""
-        running, lease = prefill.request, prefill.request.lease
-        if lease is None:
-            raise RuntimeError("a request without a sequence was evaluated")
-        self._cache.advance(lease, prefill.count)
-        self._requests.metrics.evaluated += prefill.count
-        if lease.remaining:
-            return False
-        running.state = RequestState.DECODING
-        self._cache.commit(lease.sequence, lease.prompt)
-        return True
-
-    def _preempt_lost_ones(self, plan: StepPlan[Generation]) -> None:
-        """Where the memory could not go back behind a draft, the tokens are evaluated again."""
-        for entry in plan.verifies:
-            running, lease = entry.request, entry.request.lease
-            if running.state is RequestState.DECODING and lease is not None and not lease.held:
-                running.drafting = None
-                self._requests.drafting -= 1
-                self._admission.preempt(running)
-
     # -- failures -------------------------------------------------------------------------------
 
     def _failed(self, code: int, plan: StepPlan[Generation]) -> None:
         if code == ABORTED:
             # Cancelled and expired requests are removed before the next step; the rest repeat it.
-            self._repair()
+            # What was aborted is at most one micro-batch, whose cells llama.cpp takes back itself
+            # where it can. Those whose sequence is not where they left it begin again all the same.
+            for running in [*self._requests.running]:
+                lease = running.lease
+                if lease is None:
+                    continue
+                before = lease.held
+                self._cache.repair(lease)
+                if lease.held != before:
+                    self._admission.preempt(running)
             return
         if code == 1 and any(entry.draft for entry in plan.verifies):
             self._drafts.wait()
@@ -162,21 +161,6 @@ class Books:
             "nothing else in memory; load the model with a larger n_ctx"
         )
         self._requests.fail(running, CacheFullError(message, 1))
-
-    def _repair(self) -> None:
-        """Let running requests begin again if their sequence is not where they left it.
-
-        The step that was aborted is at most one micro-batch, whose cells llama.cpp takes back
-        itself where it can: this is a second line of defence.
-        """
-        for running in [*self._requests.running]:
-            lease = running.lease
-            if lease is None:
-                continue
-            before = lease.held
-            self._cache.repair(lease)
-            if lease.held != before:
-                self._admission.preempt(running)
 
 
 def describe(code: int) -> str:

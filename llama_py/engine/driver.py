@@ -20,7 +20,6 @@ from typing import TypeVar
 
 from llama_py import forks
 from llama_py.engine.engine import Engine
-from llama_py.engine.generation import Generation
 from llama_py.engine.loop import CLOSED, LOOK, EngineJob, Loop
 from llama_py.engine.mailbox import Command, Mailbox
 from llama_py.engine.media import MediaEncoder
@@ -91,13 +90,18 @@ class Driver:
             ModelChangedError: the model's file was changed in place.
             LlamaError: a callback of a request calls it.
         """
-        engine, me = self.engine, threading.get_ident()
+        engine, loop, me = self.engine, self._loop, threading.get_ident()
         try:
             # ``close`` waits until nobody needs the vocabulary any more, and posts after them.
             self._preparing.add(me)
             self.check()
             engine.context.model.check_file()
-            self._check_room(len(requests))
+            waiting = self.in_flight - engine.context.n_seq_max
+            if waiting + len(requests) > self._max_waiting:
+                raise QueueFullError(
+                    f"{max(0, waiting)} requests are waiting already, and the limit is "
+                    f"{self._max_waiting}; try again later, or raise max_waiting"
+                )
             prepared = prepare(
                 requests, engine.cache, engine.vocab, engine.requests.ended, engine.clock
             )
@@ -106,29 +110,15 @@ class Driver:
                 [running.record for running in prepared],
                 me if read_here else None,
             )
-            self._queue(prepared, mailbox, first)
+            try:
+                for number in mailbox.numbers:  # they count from now on
+                    loop.mailboxes[number] = mailbox
+                self.post(lambda: loop.begin(prepared, mailbox, first))
+            except BaseException:  # Ctrl-C, maybe when they are queued, and nobody will read
+                self.post(lambda: loop.give_up(mailbox))
+                raise
         finally:
             self._preparing.discard(me)
-
-    def _queue(self, prepared: list[Generation], mailbox: Mailbox, first: Command | None) -> None:
-        """Hand the requests of a call over to the engine's thread."""
-        loop = self._loop
-        try:
-            for number in mailbox.numbers:  # they count from now on
-                loop.mailboxes[number] = mailbox
-            self.post(lambda: loop.begin(prepared, mailbox, first))
-        except BaseException:  # Ctrl-C, maybe when they are queued, and nobody will read
-            self.post(lambda: loop.give_up(mailbox))
-            raise
-
-    def _check_room(self, count: int) -> None:
-        most = self.engine.context.n_seq_max
-        waiting = self.in_flight - most
-        if waiting + count > self._max_waiting:
-            raise QueueFullError(
-                f"{max(0, waiting)} requests are waiting already, and the limit is "
-                f"{self._max_waiting}; try again later, or raise max_waiting"
-            )
 
     def cancel(self, mailbox: Mailbox, *, wait: bool = True) -> None:
         """End a call; its sequences keep what was decoded. Does nothing if it has ended.

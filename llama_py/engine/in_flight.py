@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from llama_py.engine.clock import Clock
 from llama_py.engine.generation import Generation, RequestState
 from llama_py.engine.metrics import Metrics
-from llama_py.engine.request import Event, FinishEvent, Output, Record
+from llama_py.engine.request import Event, FinishEvent, Output
 from llama_py.errors import GenerationTimeout, RequestCancelled
 from llama_py.memory.cache import SequenceCache
 from llama_py.memory.prompt_tokens import reply_ends
@@ -130,10 +130,8 @@ class InFlight:
             self.last_sequence = lease.sequence if lease else None
             if running.request.keep_logits:
                 running.record.logits = self.last_logits
-        self._withdraw(running, _STATES.get(event.reason, RequestState.FINISHED))
+        self._withdraw(running, event.reason)
         record = running.record
-        record.reason, record.ended = event.reason, self.clock()
-        self._count_end(record)
         record.request = record.request.without_callbacks()
         running.sampler.close()
         self.put(running, event)
@@ -146,21 +144,20 @@ class InFlight:
             self.cache.release(lease, running.undecoded(lease), ends, transient=transient)
         running.lease = None
 
-    def _withdraw(self, running: Generation, state: RequestState) -> None:
+    def _withdraw(self, running: Generation, reason: str) -> None:
+        """Take a request that ends out of the books, and count it."""
         (self.waiting if running in self.waiting else self.running).remove(running)
         self.cache.transfers.forget(running)
         self.deadlines -= running.deadline is not None
         self.drafting -= running.drafting is not None
-        running.state = state
-        metrics = self.metrics
+        running.state = state = _STATES.get(reason, RequestState.FINISHED)
+        record, metrics = running.record, self.metrics
         self.ended += 1
         metrics.finished += state is RequestState.FINISHED
         metrics.cancelled += state is RequestState.CANCELLED
         metrics.failed += state is RequestState.FAILED
-
-    def _count_end(self, record: Record) -> None:
-        metrics = self.metrics
-        metrics.stopped += record.reason == "stop"
+        record.reason, record.ended = reason, self.clock()
+        metrics.stopped += reason == "stop"
         metrics.longest = max(metrics.longest, record.n_prompt + len(record.generated))
         metrics.request_seconds.add(record.ended - record.submitted)
 

@@ -45,15 +45,14 @@ def top_logprobs(row: Row, token: int, k: int) -> TokenLogprobs:
         k: how many of the most likely tokens; all of them if there are fewer. Equal
             log-probabilities are in the order of the token ids.
     """
-    normalizer, ids = likeliest(row, k) or _with_numpy(row, k)
+    found = likeliest(row, k)
+    if found is not None:
+        normalizer, ids = found
+    else:
+        maxima = column_maxima(row)
+        normalizer = log_normalizer(row, float(maxima.max()))
+        largest = largest_sorted(row, k, maxima) if k > 0 else np.empty(0, np.intp)
+        ids = largest.astype(np.int32)
     logprobs = (row[ids].astype(np.float64) - normalizer).astype(np.float32)
     chosen = float(np.float32(float(row[token]) - normalizer))  # the same number as in the list
     return TokenLogprobs(chosen, ids, logprobs)
-
-
-def _with_numpy(row: Row, k: int) -> tuple[float, NDArray[np.int32]]:
-    """The normalizer, and the ids of the k largest entries, the largest first."""
-    maxima = column_maxima(row)
-    normalizer = log_normalizer(row, float(maxima.max()))
-    ids = largest_sorted(row, k, maxima) if k > 0 else np.empty(0, np.intp)
-    return normalizer, ids.astype(np.int32)

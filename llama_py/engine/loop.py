@@ -126,11 +126,16 @@ class Loop:
         Whoever goes on at once with a conversation that just ended finds the engine waiting; a
         little later it uses the time.
         """
-        left, ahead = self._time_left(), self.engine.may_copy_ahead
+        ends = [end for end in map(_end_of, self._held) if end is not None]
+        left = [max(0.0, min(ends) - self.engine.clock())] if ends else []
+        first, ahead = self.engine.requests.time_left(), self.engine.may_copy_ahead
+        if first is not None:
+            left.append(first)
         if ahead:
-            left = _PAUSE if left is None else min(left, _PAUSE)
+            left.append(_PAUSE)
+        timeout = min(*left, _LONGEST) if left else None
         try:
-            command = self.commands.get(timeout=left)
+            command = self.commands.get(timeout=timeout)
         except queue.Empty:
             if ahead:
                 self.engine.copy_ahead()
@@ -169,8 +174,9 @@ class Loop:
 
     def step(self) -> bool:
         """One step; False if there was nothing to do."""
-        if self._held:
-            self._begin_late_ones()
+        if self._held:  # calls whose time was over before they could begin are told so
+            now, ends = self.engine.clock(), [(_end_of(entry), entry) for entry in self._held]
+            self._begin_held([entry for end, entry in ends if end is not None and now > end])
         try:
             outputs = self.engine.step()
         except DeviceLostError as error:  # each request that comes learns it again
@@ -197,19 +203,18 @@ class Loop:
         self._deliver_all(shares)
 
     def _deliver_all(self, shares: Mapping[Mailbox, list[Output]]) -> None:
-        for mailbox, share in shares.items():
-            self._deliver(mailbox, share)
+        for mailbox, outputs in shares.items():
+            for number in mailbox.deliver(outputs):
+                self.mailboxes.pop(number, None)
+            if mailbox.abandoned:
+                self.cancel(mailbox)
+            elif mailbox.backlog >= MOST_EVENTS and not self._quiet:
+                self.pause(mailbox)
+                if mailbox.backlog < MOST_EVENTS:  # its owner read meanwhile, and saw no pause
+                    self.resume(mailbox)
         for bell in {mailbox.bell for mailbox in shares}:
             if bell is not None:
                 bell()
-
-    def _deliver(self, mailbox: Mailbox, outputs: list[Output]) -> None:
-        for number in mailbox.deliver(outputs):
-            self.mailboxes.pop(number, None)
-        if mailbox.abandoned:
-            self.cancel(mailbox)
-        elif mailbox.backlog >= MOST_EVENTS and not self._quiet:
-            self._pause(mailbox)
 
     def pause(self, mailbox: Mailbox) -> None:
         """Leave a call out of the steps, unless somebody waits for all calls to end."""
@@ -217,11 +222,6 @@ class Loop:
             mailbox.paused = True
             for number in mailbox.numbers:
                 self.engine.pause(number)
-
-    def _pause(self, mailbox: Mailbox) -> None:
-        self.pause(mailbox)
-        if mailbox.backlog < MOST_EVENTS:  # its owner read meanwhile, and saw no pause
-            self.resume(mailbox)
 
     def resume(self, mailbox: Mailbox) -> None:
         """The owner of a call that was paused has read what there was."""
@@ -264,19 +264,17 @@ class Loop:
         if self._quiet and not self.stopped:
             self._held.append((requests, mailbox))
             return
+        if self.thread is None:
+            at_once = _WHOLE_IN_PLACE if mailbox.whole else _STREAM_IN_PLACE
+        else:
+            at_once = _WHOLE if mailbox.whole else _STREAM
         for running in requests:
             self.mailboxes[running.number] = mailbox
-            running.at_once = self._at_once(mailbox.whole)
+            running.at_once = at_once
             running.read = not mailbox.whole
             self.engine.add(running)
         if self.stopped:
             self.engine.fail_all(ClosedError(CLOSED))
-
-    def _at_once(self, whole: bool) -> tuple[int, float]:
-        """Steps, and seconds of them, that may be made before anything is handed over."""
-        if self.thread is None:
-            return _WHOLE_IN_PLACE if whole else _STREAM_IN_PLACE
-        return _WHOLE if whole else _STREAM
 
     def forget_unwanted(self) -> None:
         """Whoever wanted a job to be run when it is quiet has left."""
@@ -284,24 +282,12 @@ class Loop:
         while self._held and not self._quiet:
             self.add(*self._held.popleft())
 
-    def _time_left(self) -> float | None:
-        """Seconds until somebody's time is over, or None if nobody has a timeout."""
-        ends = [end for end in map(_end_of, self._held) if end is not None]
-        left = [max(0.0, min(ends) - self.engine.clock())] if ends else []
-        first = self.engine.requests.time_left()
-        if first is not None:
-            left.append(first)
-        return min(*left, _LONGEST) if left else None
-
-    def _begin_late_ones(self) -> None:
-        """Calls whose time was over before they could begin: the engine tells them so."""
-        now = self.engine.clock()
-        for entry in [*self._held]:
-            end = _end_of(entry)
-            if end is not None and now > end:
-                self._held.remove(entry)
-                for running in entry[0]:
-                    self.engine.add(running)
+    def _begin_held(self, entries: Sequence[tuple[Sequence[Generation], Mailbox]]) -> None:
+        """Begin calls that waited for others, and are about to end: the engine tells them so."""
+        for entry in entries:
+            self._held.remove(entry)
+            for running in entry[0]:
+                self.engine.add(running)
 
     def give_up(self, mailbox: Mailbox) -> None:
         """A call that nobody will read; it may have begun, or not."""
@@ -312,11 +298,7 @@ class Loop:
 
     def cancel(self, mailbox: Mailbox) -> None:
         """End the requests of a call."""
-        for entry in [*self._held]:
-            if entry[1] is mailbox:  # it has not begun
-                self._held.remove(entry)
-                for running in entry[0]:
-                    self.engine.add(running)
+        self._begin_held([entry for entry in self._held if entry[1] is mailbox])
         for number in mailbox.numbers:
             self.engine.cancel(number)
 

@@ -241,24 +241,20 @@ class MediaEncoder:
 
 
 def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    """The thread: it does not refer to the encoder, whose end ends it."""
-    _go_behind()
+    """The thread: it does not refer to the encoder, whose end ends it.
+
+    On Linux, where threads have priorities of their own, it and those that it starts take the cores
+    that the streams leave.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _BEHIND)
     while (job := jobs.get()) is not None:
         try:
             job()
         except Exception:  # of what nobody waits for: the thread must live on
             _log.exception("a picture or sound could not be encoded")
         del job
-
-
-def _go_behind() -> None:
-    """Let the streams have the cores: this thread, and those that it starts, take what they leave.
-
-    On Linux, where threads have priorities of their own.
-    """
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _BEHIND)
 
 
 def _medium(digest: bytes, chunks: Chunks, data: bytes, where: str) -> Medium:

@@ -73,25 +73,14 @@ class PrefillBudget:
             if 2 * tokens < self._portion and short:  # the end of a prompt says little
                 return
             self._portion = tokens
-            self._see(max(0.0, seconds - usual) / tokens)
-
-    def _see(self, token: float) -> None:
-        """Seconds of a token of a prompt. What took too long may have been anything, once."""
-        usual = self._token
-        self._token = token if token < usual or not usual else usual + (token - usual) / 2
+            token, before = max(0.0, seconds - usual) / tokens, self._token
+            # What took too long may have been anything, once.
+            self._token = token if token < before or not before else before + (token - before) / 2
 
     def usual(self, streams: int) -> float:
         """Seconds that a step of so many streams takes at least; 0 if nothing is known."""
         known = [usual for count, (usual, _) in self._usual.items() if count <= streams]
         return max(known, default=0.0)
-
-    def _is_known(self, streams: int) -> bool:
-        """Whether it was seen not long ago how long a step of about so many streams takes."""
-        return any(
-            self._steps - seen < _DUE
-            for count, (_, seen) in self._usual.items()
-            if count <= streams <= 2 * count
-        )
 
     def at_first(self) -> int:
         """Tokens of prompts for a step beside streams that have only just begun."""
@@ -127,9 +116,12 @@ class PrefillBudget:
         longer = pause - usual > room
         if longer:
             room = pause - usual
+        # Steps of about so many streams that were seen not long ago say how long these take.
+        seen = [last for count, (_, last) in self._usual.items() if count <= streams <= 2 * count]
+        is_known = any(self._steps - last < _DUE for last in seen)
         if self._token and most * self._token <= room:
             self._portion = most
-        elif not longer and not self._is_known(streams):
+        elif not longer and not is_known:
             return 0
         else:
             wanted = room / self._token if self._token else _LEAST

@@ -41,7 +41,22 @@ class ReplyText:
         text = self._decoder.decode(piece)
         if not self._longest:
             return text
-        return self._release(self._pending + text)
+        text = self._pending + text
+        # The longest tail that begins a stop string is held back.
+        held = min(len(text), self._longest - 1)
+        while held:
+            tail = text[-held:]
+            if any(stop.startswith(tail) for stop in self._stops):
+                break
+            held -= 1
+        cut = self._first_stop(text)
+        # A match counts when no other one that begins before it can come any more.
+        if cut is not None and cut[0] <= len(text) - held:
+            position, self.stopped_by = cut
+            self._pending = ""
+            return text[:position]
+        self._pending = text[len(text) - held :] if held else ""
+        return text[: len(text) - held]
 
     def finish(self) -> str:
         """The text that was held back and will not become a stop string any more.
@@ -63,17 +78,6 @@ class ReplyText:
         """True while some text is withheld."""
         return bool(self._pending) or self._decoder.getstate()[0] != b""
 
-    def _release(self, text: str) -> str:
-        held = self._possible_start(text)
-        cut = self._first_stop(text)
-        # A match counts when no other one that begins before it can come any more.
-        if cut is not None and cut[0] <= len(text) - held:
-            position, self.stopped_by = cut
-            self._pending = ""
-            return text[:position]
-        self._pending = text[len(text) - held :] if held else ""
-        return text[: len(text) - held]
-
     def _first_stop(self, text: str) -> tuple[int, str] | None:
         """The earliest match; of those that begin together, the longest."""
         found = [(text.find(stop), stop) for stop in self._stops]
@@ -82,11 +86,3 @@ class ReplyText:
             return None
         position, _, stop = min(hits)
         return position, stop
-
-    def _possible_start(self, text: str) -> int:
-        """Length of the longest tail of ``text`` that begins a stop string."""
-        for length in range(min(len(text), self._longest - 1), 0, -1):
-            tail = text[-length:]
-            if any(stop.startswith(tail) for stop in self._stops):
-                return length
-        return 0

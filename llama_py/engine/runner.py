@@ -219,11 +219,25 @@ class Runner:
         return rows
 
     def _add_entry(self, entry: Entry[Generation]) -> int:
+        """Append an entry; returns the row of its last token, of a draft that of the last known."""
         if isinstance(entry, Decode):
             return self._add_one(entry.request)
+        running, lease, batch = entry.request, entry.request.lease, self._batch
+        if lease is None:
+            raise RuntimeError("a request without a sequence was scheduled")
         if isinstance(entry, Verify):
-            return self._add_draft(entry)
-        return self._add_chunk(entry.request, entry.count)
+            tokens = [*running.undecoded(lease), *entry.draft]
+            start = batch.add(tokens, lease.position, lease.sequence.number, False)
+            first = start + entry.known - 1
+            batch.outputs[first : start + len(tokens)] = True
+            return first
+        held, count = lease.held, entry.count
+        chunk = lease.prompt.tokens[held : held + count]
+        start = batch.add(chunk, lease.position, lease.sequence.number, False)
+        # A request that was preempted has generated tokens behind its prompt.
+        first = running.first_output if not running.n_resumed else len(lease.prompt.tokens) - 1
+        batch.outputs[start + max(0, first - held) : start + count] = True
+        return start + count - 1
 
     def _add_one(self, running: Generation) -> int:
         lease = running.lease
@@ -232,30 +246,6 @@ class Runner:
             lease.position,  # type: ignore[union-attr]
             lease.sequence.number,  # type: ignore[union-attr]
         )
-
-    def _add_draft(self, entry: Verify[Generation]) -> int:
-        """Append known tokens and a draft; returns the row of the last known one."""
-        running, lease = entry.request, entry.request.lease
-        if lease is None:
-            raise RuntimeError("a request without a sequence was scheduled")
-        tokens = [*running.undecoded(lease), *entry.draft]
-        start = self._batch.add(tokens, lease.position, lease.sequence.number, False)
-        first = start + entry.known - 1
-        self._batch.outputs[first : start + len(tokens)] = True
-        return first
-
-    def _add_chunk(self, running: Generation, count: int) -> int:
-        """Append a chunk; returns the row of its last token."""
-        lease = running.lease
-        if lease is None:
-            raise RuntimeError("a request without a sequence was scheduled")
-        held = lease.held
-        tokens = lease.prompt.tokens[held : held + count]
-        start = self._batch.add(tokens, lease.position, lease.sequence.number, False)
-        # A request that was preempted has generated tokens behind its prompt.
-        first = running.first_output if not running.n_resumed else len(lease.prompt.tokens) - 1
-        self._batch.outputs[start + max(0, first - held) : start + count] = True
-        return start + count - 1
 
 
 def _number(running: Generation) -> int:

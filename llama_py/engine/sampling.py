@@ -24,7 +24,6 @@ from llama_py.engine.request import FinishEvent, TokenEvent, TokenLogprobs
 from llama_py.engine.runner import Runner
 from llama_py.engine.scheduler import Verify
 from llama_py.errors import DecodeError
-from llama_py.memory.sequences import Lease
 
 __all__ = ["Sampling"]
 
@@ -78,7 +77,12 @@ class Sampling:
     def _begin_slow_ones(
         self, due: Sequence[tuple[Generation, int]]
     ) -> dict[Generation, Future[Choice]]:
-        slow = [entry for entry in due if _is_slow(entry[0])]
+        # Those whose sampling takes long, and calls nothing of the user's.
+        slow = [
+            (running, row)
+            for running, row in due
+            if running.sampler.slow and not running.request.sampling.logits_processors
+        ]
         if len(slow) < 2:
             return {}
         try:
@@ -131,11 +135,23 @@ class Sampling:
             ends: when each step ended.
             row: where the logits of the last one are.
         """
-        lease, generated = running.lease, running.record.generated
+        lease, record, generated = running.lease, running.record, running.record.generated
         if lease is None:
             raise RuntimeError("a request without a sequence was decoded")
-        if len(tokens) > 1:
-            self._enter_inner(running, lease, tokens[:-1], ends)
+        if len(tokens) > 1:  # those before the last one end nothing: there are no stop strings
+            inner, metrics, vocab = tokens[:-1], self._requests.metrics, self._vocab
+            lease.sequence.tokens += [generated[-1], *inner[:-1]]
+            generated += inner
+            metrics.generated += len(inner)
+            for now in ends[: len(inner)]:
+                metrics.token_seconds.add(now - record.last_token)
+                record.last_token = now
+            special, visible = running.request.echo_special, running.request.visible
+            feed, put, number = running.text.feed, self._requests.outputs.append, running.number
+            for token in inner:
+                shown = special or token in visible
+                piece = vocab.piece(token) if shown else vocab.plain_piece(token)
+                put((number, TokenEvent(token, feed(piece))))
         for token, now in zip(tokens[-1:], ends[-1:], strict=True):
             lease.sequence.tokens.append(generated[-1])
             if token == NO_TOKEN:
@@ -144,24 +160,6 @@ class Sampling:
             self._count_token(running, now)
             generated.append(token)
             self._emit(running, token, None, row)
-
-    def _enter_inner(
-        self, running: Generation, lease: Lease, tokens: Sequence[int], ends: Sequence[float]
-    ) -> None:
-        """Hand out tokens that end nothing: there are no stop strings, and others follow them."""
-        record, metrics, vocab = running.record, self._requests.metrics, self._vocab
-        lease.sequence.tokens += [record.generated[-1], *tokens[:-1]]
-        record.generated += tokens
-        metrics.generated += len(tokens)
-        for now in ends[: len(tokens)]:
-            metrics.token_seconds.add(now - record.last_token)
-            record.last_token = now
-        special, visible = running.request.echo_special, running.request.visible
-        feed, put, number = running.text.feed, self._requests.outputs.append, running.number
-        for token in tokens:
-            shown = special or token in visible
-            piece = vocab.piece(token) if shown else vocab.plain_piece(token)
-            put((number, TokenEvent(token, feed(piece))))
 
     # -- one token ------------------------------------------------------------------------------
 
@@ -206,18 +204,15 @@ class Sampling:
         shown = request.echo_special or token in request.visible
         piece = self._vocab.piece(token) if shown else self._vocab.plain_piece(token)
         requests.put(running, TokenEvent(token, text.feed(piece), logprobs))
+        most = generation.max_tokens
         if text.stopped_by is not None:
             requests.end(running, FinishEvent("stop", "", text.stopped_by), row)
         elif generation.stopping_criteria and self._criteria_met(running, row):
             requests.end(running, _last_event("stop", text), row)
-        elif self._at_limit(running):
+        elif (most is not None and len(running.record.generated) >= most) or (
+            running.lease is not None and running.lease.held >= self._limit
+        ):
             requests.end(running, _last_event("length", text), row)
-
-    def _at_limit(self, running: Generation) -> bool:
-        most = running.request.generation.max_tokens
-        if most is not None and len(running.record.generated) >= most:
-            return True
-        return running.lease is not None and running.lease.held >= self._limit
 
     def _criteria_met(self, running: Generation, row: int) -> bool:
         logits, tokens = self._runner.logits(row), running.seen()
@@ -231,12 +226,18 @@ class Sampling:
     # -- the prompt -----------------------------------------------------------------------------
 
     def read_prompt(self, running: Generation, count: int, row: int) -> None:
-        """Log-probabilities of prompt tokens: rows ``row - count + 1 .. row`` predict the next."""
+        """Log-probabilities of prompt tokens, or of the targets: rows ``row - count + 1 .. row``
+        predict the next."""
         lease, record = running.lease, running.record
         if lease is None:
             return
-        if running.request.targets:
-            self._read_targets(running, lease.held, count, row)
+        targets = running.request.targets
+        if targets:
+            scored, first, end = record.scored, running.first_output, lease.held
+            for position in range(max(first, end - count), end):
+                if position - first == len(scored):
+                    logits = self._runner.logits(row - (end - 1 - position))
+                    scored.append(top_logprobs(logits, targets[len(scored)], 0).logprob)
             return
         wanted, known = running.request.generation.logprobs or 0, record.prompt_logprobs
         for back in range(count - 1, -1, -1):
@@ -246,25 +247,11 @@ class Sampling:
                 logits = self._runner.logits(row - back)
                 known.append(top_logprobs(logits, record.tokens[follower], wanted))
 
-    def _read_targets(self, running: Generation, end: int, count: int, row: int) -> None:
-        """Log-probabilities of the targets behind the positions ``end - count .. end - 1``."""
-        targets, scored = running.request.targets, running.record.scored
-        first = running.first_output
-        for position in range(max(first, end - count), end):
-            if position - first == len(scored):
-                logits = self._runner.logits(row - (end - 1 - position))
-                scored.append(top_logprobs(logits, targets[len(scored)], 0).logprob)
-
 
 def _draw(running: Generation, logits: Row) -> Choice:
     token = running.sampler.sample(logits)
     wanted = running.request.generation.logprobs
     return token, None if wanted is None else top_logprobs(logits, token, wanted)
-
-
-def _is_slow(running: Generation) -> bool:
-    """True if sampling takes long, and calls nothing of the user's."""
-    return running.sampler.slow and not running.request.sampling.logits_processors
 
 
 def _last_event(reason: str, text: ReplyText) -> FinishEvent:

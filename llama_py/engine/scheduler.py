@@ -195,7 +195,9 @@ def plan_step(
     decodes = [Decode(request) for request in ready if not request.prompt_left][:n_batch]
     waiting = [request for request in ready if request.prompt_left]
     if not decodes and len(waiting) > 1:
-        n_chunk = _with_rest(waiting, n_chunk)
+        tokens = sum(request.prompt_left for request in waiting)
+        if n_chunk < tokens <= n_chunk + n_chunk // 2:
+            n_chunk = tokens  # all that wait
     room = min(n_chunk, n_batch) // (2 if decodes else 1)
     uncut = room // 4 if separate else 0  # fewer tokens of a prompt wait for the next step
     budget = max(room - len(decodes), 1 if len(decodes) < n_batch else 0)
@@ -211,12 +213,6 @@ def plan_step(
     prefills = _short_ones(waiting, budget, places) if alone else []
     prefills = prefills or _chunks(waiting, budget, places, uncut, passed_over)
     return StepPlan(tuple(decodes), tuple(verifies), tuple(prefills))
-
-
-def _with_rest(waiting: Sequence[R], n_chunk: int) -> int:
-    """A chunk, or all that wait, if these are longer by half at most."""
-    tokens = sum(request.prompt_left for request in waiting)
-    return tokens if n_chunk < tokens <= n_chunk + n_chunk // 2 else n_chunk
 
 
 def _short_ones(waiting: Sequence[R], budget: int, places: int | None) -> list[Prefill[R]]:

@@ -82,11 +82,18 @@ class StepPlanner:
         if running != self._streams:
             self._streams = [*running]
             plan = self._plan = StepPlan(tuple(map(Decode, running)))
-        if chosen and running:
-            # A step after which there may be a draft is made alone.
-            plan.steps, plan.seconds = (1, 0.0) if drafting else self._at_once(running)
-        else:
+        if not chosen or not running:
             plan.steps = 0
+            return plan
+        plan.steps, plan.seconds = 1, 0.0
+        seconds = min([each.at_once[1] for each in running])
+        # A step after which there may be a draft is made alone.
+        alone = drafting or self._cache.transfers.pending
+        if not alone and self._runner.last_step < seconds:
+            left = self._requests.time_left(running_only=True)
+            limit = self._cache.limit
+            most = min([each.steps_at_once(each.lease, limit) for each in running if each.lease])
+            plan.steps, plan.seconds = most, seconds if left is None else min(seconds, left)
         return plan
 
     def forget(self) -> None:
@@ -98,16 +105,6 @@ class StepPlanner:
         running = self._requests.running
         streams = sum(each.state is RequestState.DECODING and not each.paused for each in running)
         return self._budget.usual(streams) if streams else 0.0
-
-    def _at_once(self, streams: Sequence[Generation]) -> tuple[int, float]:
-        """Steps, and seconds of them, that may be made before anybody looks at the outcome."""
-        seconds = min([each.at_once[1] for each in streams])
-        if self._runner.last_step >= seconds or self._cache.transfers.pending:
-            return 1, 0.0
-        left = self._requests.time_left(running_only=True)
-        limit = self._cache.limit
-        most = min([each.steps_at_once(each.lease, limit) for each in streams if each.lease])
-        return most, seconds if left is None else min(seconds, left)
 
     # -- with prompts or drafts -----------------------------------------------------------------
 
@@ -142,37 +139,23 @@ class StepPlanner:
         """Most tokens of prompts in a step beside these; None if nobody reads what it delays."""
         ready = [each for each in running if not each.paused]
         streams = [each for each in ready if not each.prompt_left]
-        if len(streams) == len(ready) or not any(each.read for each in streams):
-            return None
-        most, waiting = max(1, self._chunk // 2), len(ready) - len(streams)
-        at_first = together = 0
-        pause = self._pause(ready)
-        if all(len(each.record.generated) <= _AT_FIRST for each in streams):
-            at_first = min(most, self._budget.at_first())
-            together = self._beginning(ready, at_first)
-            if together and not pause:
-                return together
-        size = self._budget.size(len(streams), most, waiting, pause)
-        return max(size, at_first if waiting > 1 else together)
-
-    def _pause(self, ready: Sequence[Generation]) -> float:
-        """Seconds that a step of these may take because many begin whom somebody reads, or 0."""
         waiting = [each for each in ready if each.prompt_left]
+        if not waiting or not any(each.read for each in streams):
+            return None
         young = [each for each in ready if len(each.record.generated) <= _BEGINS]
         left = sum(each.prompt_left for each in waiting)
         waited = self._requests.clock() - min(each.record.started for each in waiting)
-        return self._budget.pause(sum(each.read for each in young), left, waited)
-
-    @staticmethod
-    def _beginning(ready: Sequence[Generation], most: int) -> int:
-        """Tokens of those short prompts, first ones first, that fit into one step."""
-        total = 0
-        for each in ready:
-            lease = each.lease
-            if lease is None or not lease.remaining:
-                continue
-            whole = len(lease.prompt.tokens) - lease.info.reused
-            if whole > most or total + lease.remaining > most:
-                break
-            total += lease.remaining
-        return total
+        pause = self._budget.pause(sum(each.read for each in young), left, waited)
+        most, at_first, together = max(1, self._chunk // 2), 0, 0
+        if all(len(each.record.generated) <= _AT_FIRST for each in streams):
+            at_first = min(most, self._budget.at_first())
+            # Short prompts that fit into one step, first ones first.
+            for lease in [each.lease for each in waiting if each.lease is not None]:
+                whole = len(lease.prompt.tokens) - lease.info.reused
+                if whole > at_first or together + lease.remaining > at_first:
+                    break
+                together += lease.remaining
+            if together and not pause:
+                return together
+        size = self._budget.size(len(streams), most, len(waiting), pause)
+        return max(size, at_first if len(waiting) > 1 else together)

@@ -84,8 +84,12 @@ class ThreadTuner:
         if self.debt:
             self.debt = max(0.0, self.debt - _SHARE * seconds)
         self._rest -= seconds
-        if kind != self._kind:
-            self._begin(kind)
+        if kind != self._kind:  # nothing is known of how long these take
+            if self.threads != self._settled:
+                self._owe()
+            self.threads = self._settled
+            self._kind, self._usual, self._slow_blocks = kind, 0.0, 0
+            self._block = _Trial()
         else:
             self._block.add(seconds, work)
             if self.threads != self._settled:
@@ -93,14 +97,6 @@ class ThreadTuner:
             elif self._block.whole:
                 self._watch()
         return self.threads
-
-    def _begin(self, kind: int) -> None:
-        """Steps of another kind: nothing is known of how long they take."""
-        if self.threads != self._settled:
-            self._owe()
-        self.threads = self._settled
-        self._kind, self._usual, self._slow_blocks = kind, 0.0, 0
-        self._block = _Trial()
 
     def _watch(self) -> None:
         """A block of the settled count is whole; begins a trial if there is a reason."""
@@ -144,19 +140,15 @@ class ThreadTuner:
             hint, settled = self._hint or self._settled, self._settled
             more = self.threads > settled
             hinted = hint > settled if more else hint < settled
-            if block.mean < _WINS[more, hinted] * self._now:
-                self._settle()
-            else:
+            if block.mean >= _WINS[more, hinted] * self._now:
                 self._refuse()
-
-    def _settle(self) -> None:
-        """The trial won."""
-        self._settled = self.threads
-        self._now = self._usual = self._block.mean
-        self._slow_blocks = 0
-        self._rest = self._pause = _REST
-        self.debt = 0.0  # the way back must be open, in case that was noise
-        self._block = _Trial()
+                return
+            self._settled = self.threads
+            self._now = self._usual = block.mean
+            self._slow_blocks = 0
+            self._rest = self._pause = _REST
+            self.debt = 0.0  # the way back must be open, in case that was noise
+            self._block = _Trial()
 
     def _refuse(self) -> None:
         """The settled count stays. The longer that is so, the more rarely it is doubted."""

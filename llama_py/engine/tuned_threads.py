@@ -71,7 +71,9 @@ class TunedThreads:
         """Enter a step of so many tokens, which ended ``now``, and prepare the next one."""
         self._ended = now
         if now >= self._next_look:
-            self._look(now)
+            free = self._free()
+            self._next_look = now + max(_LOOK, (self._clock() - now) / _LOOK_SHARE)
+            self._hint(free)
         if tokens == 1:
             self._one.note(1, seconds)
         elif tokens < _MANY:
@@ -95,11 +97,6 @@ class TunedThreads:
             self.after(tokens, seconds, now)
             if self.threads != threads:  # what was asked for is not what the others had
                 return
-
-    def _look(self, now: float) -> None:
-        free = self._free()
-        self._next_look = now + max(_LOOK, (self._clock() - now) / _LOOK_SHARE)
-        self._hint(free)
 
     def _hint(self, free: float | None) -> None:
         if free is not None:

@@ -120,10 +120,11 @@ class PlanApplier:
             along = self._index.checkpoints_along(as_tokens(source.tokens), source.namespace)
             record = along.get(length)
             if record is None:
+                longest = sorted([*along, len(source.tokens)])[-8:]
                 raise StateError(
                     f"the first {length} of {len(source.tokens)} tokens cannot be copied: "
                     f"{self._traits.why_not()}, and there is no checkpoint at {length}; "
-                    f"{_possible([*along, len(source.tokens)])}"
+                    f"possible are {', '.join(map(str, longest))}"
                 )
         target = self._live.obtain(source.namespace, keep=source)
         if target is None or target is source:
@@ -176,7 +177,10 @@ class PlanApplier:
             target.tokens, target.positions = tokens, positions
             target.spell(*spelling)
             if record is None and self._traits.forgets and self._traits.shares_cells:
-                record = self._window_of(target)
+                # It gets cells of its own: those of a window's cache that two sequences share are
+                # not used again when the window has passed them, and such a cache is soon full.
+                state = self._memory.state_get(target.number, partial=True)
+                record = CheckpointRecord(len(target.tokens), state)
             if record is not None:
                 self._load_checkpoint(target, record, info, last=source)
             elif not self._live.can_resume(target, keep):
@@ -208,15 +212,6 @@ class PlanApplier:
                 self._live.swap(source, target)
             return False
         return True
-
-    def _window_of(self, target: LiveSequence) -> CheckpointRecord:
-        """The window of a sequence that was just copied, so that it can get cells of its own.
-
-        Cells of a window's cache that two sequences share are not used again when the window has
-        passed them, and a cache of such cells is soon full.
-        """
-        state = self._memory.state_get(target.number, partial=True)
-        return CheckpointRecord(len(target.tokens), state)
 
     def _shorten(
         self, sequence: LiveSequence, keep: int, record: CheckpointRecord | None, info: CacheInfo
@@ -343,7 +338,12 @@ class PlanApplier:
         sequence.session = stored.session
         sequence.touch()
         self._index.commit(sequence)
-        self._adopt_checkpoints(stored, namespace)
+        known = self._index.checkpoints_along(stored.tokens, namespace)
+        pinned = self._stores.pins.lengths_along(stored.tokens, namespace)
+        for each in stored.checkpoints:
+            if each.position not in known:
+                tokens, is_pinned = stored.tokens[: each.position], each.position in pinned
+                self._index.checkpoints.add(tokens, each.state, namespace, pinned=is_pinned)
         return sequence
 
     def _load_state(
@@ -373,20 +373,3 @@ class PlanApplier:
                         raise
         finally:
             sequence.busy = False
-
-    def _adopt_checkpoints(self, stored: StoredState, namespace: Namespace) -> None:
-        known = self._index.checkpoints_along(stored.tokens, namespace)
-        pinned = self._stores.pins.lengths_along(stored.tokens, namespace)
-        for each in stored.checkpoints:
-            if each.position not in known:
-                self._index.checkpoints.add(
-                    stored.tokens[: each.position],
-                    each.state,
-                    namespace,
-                    pinned=each.position in pinned,
-                )
-
-
-def _possible(lengths: list[int]) -> str:
-    """Which prefixes can be copied, of those the longest ones."""
-    return f"possible are {', '.join(map(str, sorted(lengths)[-8:]))}"

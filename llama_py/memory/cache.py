@@ -276,8 +276,12 @@ class SequenceCache:
         sequence.session = info.session = session
         sequence.positions = prompt.positions
         sequence.touch()
-        _describe(info, sequence, prompt)
+        info.sequence, info.reused = sequence.number, len(sequence.tokens)
+        info.evaluated = len(prompt.tokens) - info.reused
+        if info.reused:
+            info.path = "text" if prompt.by_text else "tokens"
         if info.reused == len(prompt.tokens) - 1:
+            info.reason = info.refused = ""
             # A prompt that is evaluated gets a checkpoint here; so that it is found again when what
             # follows has passed its window, one that a longer sequence held gets it, too.
             self._live.take_checkpoint(sequence)
@@ -496,13 +500,3 @@ class SequenceCache:
     def is_pinned(self, sequence: LiveSequence) -> bool:
         """Whether a sequence is kept for a pin."""
         return sequence in self._stores.pins.keepers()
-
-
-def _describe(info: CacheInfo, sequence: LiveSequence, prompt: ResolvedPrompt) -> None:
-    info.sequence = sequence.number
-    info.reused = len(sequence.tokens)
-    info.evaluated = len(prompt.tokens) - info.reused
-    if info.reused:
-        info.path = "text" if prompt.by_text else "tokens"
-    if info.reused == len(prompt.tokens) - 1:
-        info.reason = info.refused = ""

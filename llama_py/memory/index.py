@@ -98,7 +98,11 @@ class Checkpoints:
         self._records[record] = None
         self.used_bytes += state.nbytes
         self._index.insert(record, tokens, namespace=namespace)
-        self._thin(record)
+        while self.used_bytes > self.capacity_bytes or len(self._records) > self.capacity:
+            older = [each for each in self._records if each is not record and not each.pinned]
+            if not older:
+                break
+            self._drop(min(older[: len(older) // 2 + 1], key=CheckpointRecord.gap))
         return record
 
     def along(self, matches: Iterable[tuple[object, int]]) -> dict[int, CheckpointRecord]:
@@ -133,13 +137,6 @@ class Checkpoints:
         del self._records[record]
         self.used_bytes -= record.state.nbytes
         self._index.remove(record)
-
-    def _thin(self, newest: CheckpointRecord) -> None:
-        while self.used_bytes > self.capacity_bytes or len(self._records) > self.capacity:
-            older = [each for each in self._records if each is not newest and not each.pinned]
-            if not older:
-                return
-            self._drop(min(older[: len(older) // 2 + 1], key=CheckpointRecord.gap))
 
 
 #: What shares leading tokens with a prompt, and how many, deepest first.
@@ -219,10 +216,12 @@ class CacheIndex:
             sequence.pending_ends = frozenset(ends)
         if prompt is not None:
             self._complete_text(sequence, prompt)
-        _mark_ends(sequence, ends)
-        self._insert(sequence)
-
-    def _insert(self, sequence: LiveSequence) -> None:
+        places = [end - 1 for end in ends if 0 < end <= sequence.spelled]
+        if places:  # where the model sampled it, a reply ends there
+            sources = sequence.sources.copy()
+            last = np.where(sources[places] & Source.SAMPLED, Source.LAST, 0)
+            sources[places] |= last.astype(np.uint8)
+            sequence.spell(sequence.text, sequence.offsets, sources)
         tokens, spelled = as_tokens(sequence.tokens), sequence.spelled
         self._prefixes.remove(sequence)
         self._prefixes.insert(
@@ -269,10 +268,8 @@ class CacheIndex:
         if sequence.spelled < count:
             offsets = prompt.offsets[: count + 1]
             sequence.spell(prompt.text[: int(offsets[-1])], offsets, prompt.sources[:count])
-        if sequence.spelled >= len(prompt.tokens):
-            self._spell_sampled(sequence)
-
-    def _spell_sampled(self, sequence: LiveSequence) -> None:
+        if sequence.spelled < len(prompt.tokens):
+            return
         pieces = []
         for key in map(self._text_keys.of, sequence.tokens[sequence.spelled :]):
             if key.ambiguous:
@@ -295,13 +292,3 @@ def held_by(matches: Matches) -> list[tuple[LiveSequence, int]]:
         for holder, matched in matches
         if isinstance(holder, LiveSequence)
     ]
-
-
-def _mark_ends(sequence: LiveSequence, ends: Collection[int]) -> None:
-    places = [end - 1 for end in ends if 0 < end <= sequence.spelled]
-    if places:
-        sources = sequence.sources.copy()
-        sources[places] |= np.where(sources[places] & Source.SAMPLED, Source.LAST, 0).astype(
-            np.uint8
-        )
-        sequence.spell(sequence.text, sequence.offsets, sources)

@@ -181,8 +181,14 @@ def traits_of(model: ModelFacts, swa_full: bool, unified: bool = True) -> Memory
     window = 0 if model.is_recurrent else model.n_swa
     recurrent = model.is_recurrent or model.is_hybrid
     learned = model.architecture in _LEARNED_POSITIONS
+    if model.is_hybrid:
+        kind = MemoryKind.HYBRID_ISWA if model.n_swa > 0 else MemoryKind.HYBRID
+    elif model.is_recurrent:
+        kind = MemoryKind.RECURRENT
+    else:
+        kind = MemoryKind.ISWA if model.n_swa > 0 else MemoryKind.FULL
     return MemoryTraits(
-        kind=_kind(model),
+        kind=kind,
         window=window,
         recurrent=recurrent,
         # A copy has no more of the window than a saved state, whatever the size of the cache.
@@ -192,11 +198,3 @@ def traits_of(model: ModelFacts, swa_full: bool, unified: bool = True) -> Memory
         cuts_copies=unified and model.architecture in _CUTS_COPIES,
         max_position=model.n_ctx_train if learned else None,
     )
-
-
-def _kind(model: ModelFacts) -> MemoryKind:
-    if model.is_hybrid:
-        return MemoryKind.HYBRID_ISWA if model.n_swa > 0 else MemoryKind.HYBRID
-    if model.is_recurrent:
-        return MemoryKind.RECURRENT
-    return MemoryKind.ISWA if model.n_swa > 0 else MemoryKind.FULL

@@ -206,20 +206,16 @@ class LiveSet:
         present = self._memory.pos_max(sequence.number) + 1
         if present > sequence.end and not self._traits.recurrent:
             self._memory.seq_rm(sequence.number, sequence.end, -1)
-        if not self.agrees(sequence) or not self._window_whole(sequence):
+        whole = self.agrees(sequence)
+        # Cells that the next token sees (itself and ``window - 1`` before it) may have been
+        # overwritten by tokens that are gone. Beside a recurrent state this cannot be asked, and
+        # need not be: what overwrites cells has advanced the state as well, and a sequence whose
+        # state is too far on is emptied.
+        if whole and self._traits.window and not self._traits.recurrent:
+            needed = max(0, sequence.end - self._traits.window + 1)
+            whole = self._memory.pos_min(sequence.number) <= needed
+        if not whole:
             self.empty(sequence)
-
-    def _window_whole(self, sequence: LiveSequence) -> bool:
-        """False if cells that the next token sees were overwritten by tokens that are gone.
-
-        Beside a recurrent state this cannot be asked, and need not be: what overwrites cells has
-        advanced the state as well, and a sequence whose state is too far on is emptied.
-        """
-        if self._traits.recurrent or not self._traits.window:
-            return True
-        # A token sees itself and ``window - 1`` before it.
-        needed = max(0, sequence.end - self._traits.window + 1)
-        return self._memory.pos_min(sequence.number) <= needed
 
     def swap(self, one: LiveSequence, other: LiveSequence) -> None:
         """Two idle sequences hold the same: let each have the other's cells."""
@@ -330,8 +326,12 @@ class LiveSet:
         total = 0
         seen: list[LiveSequence] = []
         for sequence in [*self.by_number.values()]:
-            shared = max((_shared(sequence, other) for other in seen), default=0)
-            total += len(sequence.tokens) - shared
+            most = 0
+            for other in seen:  # equal tokens that were evaluated twice have cells twice
+                shortest = min(len(sequence.tokens), len(other.tokens))
+                shared = shared_by(sequence.shares, other.shares)
+                most = max(most, shortest if shared is None else min(shared, shortest))
+            total += len(sequence.tokens) - most
             seen.append(sequence)
         return total
 
@@ -359,10 +359,3 @@ class LiveSet:
         record = along.get(len(prompt.tokens))
         if record is not None:
             record.pinned = pinned
-
-
-def _shared(one: LiveSequence, other: LiveSequence) -> int:
-    """Cells that two sequences share. Equal tokens that were evaluated twice have cells twice."""
-    shortest = min(len(one.tokens), len(other.tokens))
-    shared = shared_by(one.shares, other.shares)
-    return shortest if shared is None else min(shared, shortest)

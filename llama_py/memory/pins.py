@@ -92,11 +92,9 @@ class Pins:
         best = min(holders, key=lambda each: (len(each.tokens), each.number), default=None)
         if best is None or pin.is_all_of(best):
             return best
-        return None if self._is_offloaded(pin.offloaded_key) else best
-
-    def _is_offloaded(self, key: Key | None) -> bool:
-        offload_store = self._store
-        return key is not None and offload_store is not None and offload_store.info(key) is not None
+        key, store = pin.offloaded_key, self._store
+        offloaded = key is not None and store is not None and store.info(key) is not None
+        return None if offloaded else best
 
     def keepers(self) -> dict[LiveSequence, Pin]:
         """Each sequence that is kept, and a pin that it is kept for."""

@@ -90,7 +90,8 @@ def plan_reuse(
     """
     plans = [_with(traits, n_prompt, view, checkpoints) for view in held]
     if traits.checkpoint_is_whole:
-        plans.append(_from_checkpoint(n_prompt, checkpoints))
+        deepest = max((position for position in checkpoints if position < n_prompt), default=0)
+        plans.append(ReusePlan(Action.RESTORE, deepest, None, deepest > 0))
     margins = (
         {view.holder: costs.margin(view.length) for view in held if view.stored} if costs else {}
     )
@@ -105,17 +106,14 @@ def plan_reuse(
             else "nothing cached begins like this prompt"
         )
         return ReusePlan(Action.EVALUATE, reason=reason)
-    if not best.reason and best.keep < min(shared, n_prompt - 1):
-        return replace(best, reason=_why_not_all(traits, best, plans))
-    return best
-
-
-def _why_not_all(traits: MemoryTraits, best: ReusePlan, plans: Sequence[ReusePlan]) -> str:
-    """Why something that shares more with the prompt than ``best`` keeps is of less use."""
-    more = max(plans, key=lambda plan: plan.keep)
-    if more.keep <= best.keep:
-        return more.reason or traits.why_not()
-    return f"loading what is stored would have kept only {more.keep - best.keep} tokens more"
+    if best.reason or best.keep >= min(shared, n_prompt - 1):
+        return best
+    # Something shares more with the prompt, and is of less use.
+    most = max(plans, key=lambda plan: plan.keep)
+    more = most.keep - best.keep
+    if more <= 0:
+        return replace(best, reason=most.reason or traits.why_not())
+    return replace(best, reason=f"loading what is stored would have kept only {more} tokens more")
 
 
 def _with(
@@ -129,11 +127,6 @@ def _with(
     deepest = max((position for position in known if position <= wanted), default=0)
     reason = traits.why_not() if wanted > deepest else ""
     return ReusePlan(action, deepest, view.holder, deepest > 0, reason)
-
-
-def _from_checkpoint(n_prompt: int, checkpoints: Sequence[int]) -> ReusePlan:
-    deepest = max((position for position in checkpoints if position < n_prompt), default=0)
-    return ReusePlan(Action.RESTORE, deepest, None, deepest > 0)
 
 
 def _worth(margins: Mapping[object, float], plan: ReusePlan) -> tuple[float, int]:

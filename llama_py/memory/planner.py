@@ -11,7 +11,7 @@ from typing import NamedTuple
 from llama_py.memory.index import CacheIndex, held_by
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.plan import HeldPrefix, ReusePlan, plan_reuse
-from llama_py.memory.sequences import LiveSequence, ResolvedPrompt
+from llama_py.memory.sequences import ResolvedPrompt
 from llama_py.memory.stores import Refused, Stores
 
 __all__ = ["Decision", "Planner"]
@@ -45,7 +45,15 @@ class Planner:
         """How to begin ``prompt``, of which at most ``most`` tokens may be reused."""
         matches = self._index.match(prompt.tokens, prompt.namespace)
         held = [
-            self._view(sequence, prompt.border(matched)) for sequence, matched in held_by(matches)
+            HeldPrefix(
+                sequence.number,
+                len(sequence.tokens),
+                prompt.border(matched),
+                self._stores.first_position(sequence, forked=True),
+                busy=sequence.busy,
+                positions=sequence.positions,
+            )
+            for sequence, matched in held_by(matches)
         ]
         held += [
             HeldPrefix(
@@ -63,16 +71,6 @@ class Planner:
         checkpoints = sorted(self._index.checkpoints.along(matches))
         return Decision(
             plan_reuse(self._traits, count, held, checkpoints, self._stores.costs), held
-        )
-
-    def _view(self, sequence: LiveSequence, matched: int) -> HeldPrefix:
-        return HeldPrefix(
-            sequence.number,
-            len(sequence.tokens),
-            matched,
-            self._stores.first_position(sequence, forked=True),
-            busy=sequence.busy,
-            positions=sequence.positions,
         )
 
     def why(self, prompt: ResolvedPrompt, decision: Decision) -> Refused:

@@ -166,16 +166,14 @@ def reply_ends(
         them as far as only white space is left away.
     """
     ends = [len(tokens)]
-    whole = len(tokens) if stop is None else _tokens_before(stop, [*map(shown, tokens)])
+    whole = len(tokens)
+    if stop is not None:
+        pieces = [*map(shown, tokens)]
+        places = np.cumsum([0, *map(len, pieces)])
+        found = np.flatnonzero(places == b"".join(pieces).find(stop))
+        whole = int(found[-1]) if len(found) else 0  # 0: it begins within a piece
     for count in range(whole, 0, -1):
         ends.append(count)
         if shown(tokens[count - 1]).strip():
             break
     return ends
-
-
-def _tokens_before(stop: bytes, pieces: Sequence[bytes]) -> int:
-    """How many pieces make up the text before ``stop``; 0 if it begins within a piece."""
-    places = np.cumsum([0, *map(len, pieces)])
-    found = np.flatnonzero(places == b"".join(pieces).find(stop))
-    return int(found[-1]) if len(found) else 0

@@ -67,7 +67,10 @@ class PromptResolver:
         prompt = self._text_keys.mark(text, plain, media)
         reading = self._read(prompt, namespace, add_special=add_special, fresh=fresh)
         self._check(len(reading.tokens))
-        starts = _message_starts(prompt, reading, boundaries)
+        starts: tuple[int, ...] = ()
+        if reading.offsets is not None and len(boundaries):
+            places = prompt.in_key(boundaries)
+            starts = tuple(np.searchsorted(reading.offsets[:-1], places).tolist())
         return ResolvedPrompt(
             as_tokens(reading.tokens),
             prompt.key,
@@ -81,20 +84,20 @@ class PromptResolver:
     def _read(
         self, prompt: PromptText, namespace: Namespace, *, add_special: bool, fresh: bool
     ) -> Reading:
-        path = None if fresh else self._cached(prompt.key, namespace, add_special=add_special)
+        path: TextPath | None = None
+        if self._use_text and not fresh:  # the longest cached path that its key begins with
+            key = prompt.key
+            found = [
+                self._index.match_text(key, namespace),
+                *self._stores.find_text(key, namespace),
+            ]
+            paths = [each for each in found if each is not None and self._fits(each, add_special)]
+            path = max(paths, key=lambda each: int(each.offsets[-1]), default=None)
         reading = read_prompt(self._text_keys, prompt, path, add_special=add_special)
         if reading.kept and len(reading.tokens) > self._limit:
             # Whether a prompt fits must not depend on how a model once spelled a reply.
             reading = read_prompt(self._text_keys, prompt, None, add_special=add_special)
         return reading
-
-    def _cached(self, key: bytes, namespace: Namespace, *, add_special: bool) -> TextPath | None:
-        """The longest cached path that ``key`` begins with."""
-        if not self._use_text:
-            return None
-        found = [self._index.match_text(key, namespace), *self._stores.find_text(key, namespace)]
-        paths = [path for path in found if path is not None and self._fits(path, add_special)]
-        return max(paths, key=lambda path: int(path.offsets[-1]), default=None)
 
     def _fits(self, path: TextPath, add_special: bool) -> bool:
         """A cached text that begins with an added BOS serves only prompts that get one."""
@@ -109,13 +112,3 @@ class PromptResolver:
             raise ParameterError("the prompt is empty: there is nothing to evaluate")
         if count > self._limit:
             raise ContextOverflowError(count, self._limit, self._limit)
-
-
-def _message_starts(
-    prompt: PromptText, reading: Reading, boundaries: Sequence[int]
-) -> tuple[int, ...]:
-    """At which tokens the messages begin."""
-    if reading.offsets is None or not len(boundaries):
-        return ()
-    places = prompt.in_key(boundaries)
-    return tuple(np.searchsorted(reading.offsets[:-1], places).tolist())

@@ -154,7 +154,7 @@ class Saving:
         if not (open_ := stores.open) or (store := open_[-1]) is not stores.saved:  # it was closed
             return
         try:
-            job = self._job(sequence, store) if _grown(sequence, store) >= max(1, least) else None
+            job = self._job(sequence, store, max(1, least))
         except (LlamaError, MemoryError, OSError) as error:
             _not_saved(len(sequence.tokens), error)
             return
@@ -210,11 +210,12 @@ class Saving:
         older = next((job for job in offloads if job.sequence is sequence), None)
         if older is not None and len(older.state.tokens) == len(sequence.tokens):
             return older
-        job = self._offload_job(sequence)
-        if job is None or job.store is None:
+        cells, store = self._cells_per_piece(sequence), self._stores.offload_store
+        if store is None or cells is None or len(sequence.tokens) <= _FEW_PIECES * cells:
             return None
+        job = self._copy_for(sequence, store)
         planned = 0 if at_once else sum(other.nbytes for other in offloads if other is not older)
-        if planned + job.nbytes > job.store.capacity_bytes:
+        if planned + job.nbytes > store.capacity_bytes:
             return None
         if older is not None:  # what it copied is the beginning of this one
             job.segments = older.segments
@@ -222,13 +223,6 @@ class Saving:
             self.jobs.remove(older)
         self.jobs.insert(len(offloads), job)
         return job
-
-    def _offload_job(self, sequence: LiveSequence) -> Copying | None:
-        """How a sequence is copied for the offload store; None if not in pieces."""
-        cells, store = self._cells_per_piece(sequence), self._stores.offload_store
-        if store is None or cells is None or len(sequence.tokens) <= _FEW_PIECES * cells:
-            return None
-        return self._copy_for(sequence, store)
 
     def _copy_for(self, sequence: LiveSequence, store: StateStore) -> Copying:
         """A copy of a sequence for the offload store."""
@@ -335,7 +329,12 @@ class Saving:
 
     # -- pieces ---------------------------------------------------------------------------------
 
-    def _job(self, sequence: LiveSequence, store: StateStore) -> Copying | None:
+    def _job(self, sequence: LiveSequence, store: StateStore, least: int) -> Copying | None:
+        """A copy of a sequence for the saving store; None if it grew less, or is not accepted."""
+        if sequence.saved_key is not None and store.info(sequence.saved_key) is None:
+            sequence.saved_key, sequence.saved_length = None, 0  # its entry was evicted meanwhile
+        if len(sequence.tokens) - sequence.saved_length < least:
+            return None
         state, cells = self._stores.describe(sequence), self._cells_per_piece(sequence)
         if cells is None:
             nbytes = self._stores.memory.state_size(sequence.number)
@@ -346,15 +345,13 @@ class Saving:
         return Copying(sequence, store, state, cells)
 
     def _cells_per_piece(self, sequence: LiveSequence) -> int | None:
-        # Cells of a picture that share one position cannot be told apart by positions.
-        if not self._comes_apart() or not sequence.positions.as_tokens:
-            return None
-        return max(1, int(self.piece // self._bytes_per_cell(sequence)))
-
-    def _comes_apart(self) -> bool:
         traits = self._stores.traits
         whole = traits.kind is MemoryKind.FULL and traits.copies_parts and not traits.window
-        return whole and self._stores.memory.spare is not None
+        if not whole or self._stores.memory.spare is None:
+            return None
+        if not sequence.positions.as_tokens:
+            return None  # cells of a picture that share one position cannot be told apart
+        return max(1, int(self.piece // self._bytes_per_cell(sequence)))
 
     def _bytes_per_cell(self, sequence: LiveSequence) -> float:
         if not self._cell_bytes:
@@ -442,13 +439,6 @@ def hurried(took: float, usual: float) -> float:
         usual: seconds that a step of its streams usually takes; 0: that is not known.
     """
     return max(_BUDGET, min(_HURRY, (1 + _HURRY_STEPS) * (usual or took) - took))
-
-
-def _grown(sequence: LiveSequence, store: StateStore) -> int:
-    """How many tokens the store does not have of it: all, if its entry was evicted meanwhile."""
-    if sequence.saved_key is not None and store.info(sequence.saved_key) is None:
-        sequence.saved_key, sequence.saved_length = None, 0
-    return len(sequence.tokens) - sequence.saved_length
 
 
 def _end(segments: _Chain) -> int:

@@ -103,21 +103,20 @@ class Kept:
         The last one ends before ``length``: an entry has cells of its own behind its segments.
         """
         found: list[Segment] = []
-        while segment := self._longest(runs, start, length):
-            found.append(segment)
-            start = segment.end
+        while True:
+            known = self._known.get(cells_of(runs, start, start + 1)[0], {})
+            fitting = [
+                segment
+                for cells, segment in known.items()
+                if segment.end < length and cells_of(runs, start, segment.end) == cells
+            ]
+            if not fitting:
+                break
+            found.append(max(fitting, key=lambda segment: segment.end))
+            start = found[-1].end
         if not self.store.holds([segment.key for segment in found]):
             found = [*takewhile(lambda each: self.store.holds([each.key]), found)]
         return tuple(found)
-
-    def _longest(self, runs: Runs, start: int, length: int) -> Segment | None:
-        known = self._known.get(cells_of(runs, start, start + 1)[0], {})
-        found = (
-            segment
-            for cells, segment in known.items()
-            if segment.end < length and cells_of(runs, start, segment.end) == cells
-        )
-        return max(found, key=lambda segment: segment.end, default=None)
 
 
 #: Within it, equal tokens have equal states: the adapters and their scales, and whatever else

@@ -176,13 +176,9 @@ class StateLoader:
                 self._append(sequence, stored)
                 loading.ended = loading.whole
             except StateError:
-                if not self._make_room(loading, sequence):
+                left = len(stored.tokens) - len(sequence.tokens)
+                if not (self._live.leaving(left, besides=sequence) and self._live.make_room()):
                     self.release(loading)  # who begins with it finds out why
-
-    def _make_room(self, loading: StateLoad, sequence: LiveSequence) -> bool:
-        """Evict what has to go for the rest; False if that is not what is missing."""
-        left = len(loading.stored.tokens) - len(sequence.tokens) if loading.stored else 0
-        return bool(self._live.leaving(left, besides=sequence)) and self._live.make_room()
 
     def _obtain(self, loading: StateLoad, stored: StoredState) -> None:
         """Get a sequence; what has to make room is copied before."""

@@ -234,25 +234,20 @@ class Stores:
         self._index.commit(sequence)
         tokens = as_tokens(sequence.tokens)
         known = sequence.spelled == len(tokens)
+        along = self._index.checkpoints_along(tokens, sequence.namespace)
+        chosen = {*sorted(along)[-_STORED_CHECKPOINTS:]}
+        chosen |= self.pins.lengths_along(tokens, sequence.namespace) & along.keys()
         return StoredState(
             tokens=tokens,
             offsets=sequence.offsets if known else None,
             text=sequence.text if known else None,
             sources=sequence.sources if known else None,
             state=np.zeros(0, np.uint8),
-            checkpoints=self._checkpoints_of(tokens, sequence.namespace),
+            checkpoints=tuple(Checkpoint(place, along[place].state) for place in sorted(chosen)),
             pos_min=max(0, self.memory.pos_min(sequence.number), self._window_start(sequence)),
             fingerprint=self.fingerprint(sequence.namespace),
             session=sequence.session,
         )
-
-    def _checkpoints_of(
-        self, tokens: NDArray[np.int32], namespace: Namespace
-    ) -> tuple[Checkpoint, ...]:
-        along = self._index.checkpoints_along(tokens, namespace)
-        chosen = {*sorted(along)[-_STORED_CHECKPOINTS:]}
-        chosen |= self.pins.lengths_along(tokens, namespace) & along.keys()
-        return tuple(Checkpoint(place, along[place].state) for place in sorted(chosen))
 
     def first_position(self, sequence: LiveSequence, *, forked: bool) -> int:
         """The first position that a sequence has of all layers; ``forked``: that a fork of it has.

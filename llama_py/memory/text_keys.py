@@ -135,8 +135,16 @@ class TextKeys:
 
     @cached_property
     def added(self) -> tuple[list[int], list[int]]:
-        """Tokens that the vocabulary adds before a prompt, and behind it."""
-        return _added_tokens(self.tokenizer)
+        """Tokens that the vocabulary adds before a prompt (BOS), and behind it (EOS)."""
+        try:
+            plain = self.tokenizer.tokenize(b"a", add_special=False)
+            whole = self.tokenizer.tokenize(b"a", add_special=True)
+        except TokenizationError:
+            return [], []
+        for start in range(len(whole) - len(plain) + 1):
+            if whole[start : start + len(plain)] == plain:
+                return whole[:start], whole[start + len(plain) :]
+        return [], []
 
     def of(self, token: int) -> TokenKey:
         """The key of a token, and what the tokenizer does around it."""
@@ -179,8 +187,16 @@ class TextKeys:
             media: pictures and sounds, in order, in place of what the text has there.
         """
         inside = [*plain]
-        if media:
-            return self._mark_around(text, inside, media)
+        if media:  # what is between them is marked by itself
+            whole, behind = _Joined(), 0
+            for medium in media:
+                between = _within(inside, behind, medium.start)
+                whole.add(self.mark(text[behind : medium.start], between), behind)
+                whole.add_medium(medium, self._spelled(medium.tokens))
+                behind = medium.end
+            rest = _within(inside, behind, len(text))
+            whole.add(self.mark(text[behind:], rest), behind)
+            return whole.text()
         found = free = self._heads.find(text)
         literal: list[Range] = []
         if inside:
@@ -202,19 +218,6 @@ class TextKeys:
         longer = np.arange(len(begins) + 1, dtype=np.int64)
         return PromptText(b"".join(parts), tuple(specials), kept, starts, longer)
 
-    def _mark_around(
-        self, text: bytes, plain: list[Range], media: Sequence[TextMedium]
-    ) -> PromptText:
-        """The key of a text with pictures: what is between them by itself."""
-        whole = _Joined()
-        at = 0
-        for medium in media:
-            whole.add(self.mark(text[at : medium.start], _within(plain, at, medium.start)), at)
-            whole.add_medium(medium, self._spelled(medium.tokens))
-            at = medium.end
-        whole.add(self.mark(text[at:], _within(plain, at, len(text))), at)
-        return whole.text()
-
     def _spelled(self, tokens: Sequence[int]) -> bytes:
         """The key of tokens that follow each other, as ``prompt_tokens.align`` reads them."""
         pieces, opens = list[bytes](), True
@@ -234,29 +237,22 @@ class TextKeys:
             start: offset in the key: 0, or where a special token begins, so that the tokenizer
                 splits there whatever comes before.
         """
-        if text.media:
-            return self._read_around(text, start, add_special)
-        if start == 0 and not text.literal:
+        if start == 0 and not text.literal and not text.media:
             return self._read(text.key, add_special)
         before, behind = self.added if add_special else ([], [])
         tokens = [] if start else [*before]
+        if text.media:  # ``start`` is in none of them
+            at = start
+            for medium in text.media:
+                if medium.start >= start:
+                    tokens += self._read_between(text, at, medium.start)
+                    tokens += medium.tokens
+                    at = medium.end
+            return tokens + self._read_between(text, at, len(text.key)) + behind
         for begin, stop, literal in self._stretches(text, start):
             part = text.key[begin:stop]
             tokens += self._read_literal(text, begin, stop) if literal else self._read(part, False)
         return tokens + behind
-
-    def _read_around(self, text: PromptText, start: int, add_special: bool) -> list[int]:
-        """Tokens of a text with pictures; ``start`` is in none of them."""
-        before, behind = self.added if add_special else ([], [])
-        tokens = [] if start else [*before]
-        at = start
-        for medium in text.media:
-            if medium.start < start:
-                continue
-            tokens += self._read_between(text, at, medium.start)
-            tokens += medium.tokens
-            at = medium.end
-        return tokens + self._read_between(text, at, len(text.key)) + behind
 
     def _read_between(self, text: PromptText, start: int, stop: int) -> list[int]:
         part = text.between(start, stop)
@@ -315,9 +311,9 @@ class TextKeys:
         """Tokens of characters between two special tokens."""
         before = bisect_right(text.specials, begin, key=_end) - 1
         if before >= 0 and text.specials[before][1] == begin:
-            token = self._token_of(text, text.specials[before])
-            while begin < stop and token is not None and text.key[begin : begin + 1].isspace():
-                if not self.tokenizer.strips_right(token):
+            special = self._read(text.key[text.specials[before][0] : begin], False)
+            while begin < stop and len(special) == 1 and text.key[begin : begin + 1].isspace():
+                if not self.tokenizer.strips_right(special[0]):
                     break
                 begin += 1
         texts = self._special_texts
@@ -334,15 +330,11 @@ class TextKeys:
         for start, end in pairwise(places):
             if start < end:
                 part = text.key[start:end]
-                tokens += self._read_plain(part) if start == begin else self.read_apart(part)
+                if start == begin:
+                    tokens += self.tokenizer.tokenize(part, add_special=False)
+                else:
+                    tokens += self.read_apart(part)
         return tokens
-
-    def _token_of(self, text: PromptText, place: Range) -> int | None:
-        found = self._read(text.key[place[0] : place[1]], False)
-        return found[0] if len(found) == 1 else None
-
-    def _read_plain(self, part: bytes) -> list[int]:
-        return self.tokenizer.tokenize(part, add_special=False)
 
     def read_apart(self, part: bytes, *, parse_special: bool = False) -> list[int]:
         """Tokens of text that other text stands before, and that is tokenized by itself.
@@ -412,10 +404,11 @@ class _Heads:
 
     def __init__(self, texts: Mapping[bytes, bool]) -> None:
         self._texts = texts
+        lengths: dict[bytes, set[int]] = {}
+        for text in texts:
+            lengths.setdefault(text[:2], set()).add(len(text))
         #: Lengths of special texts by their first two bytes, longest first.
-        self._lengths: dict[bytes, list[int]] = {}
-        for head, length in sorted({(text[:2], len(text)) for text in texts}, key=_longer_first):
-            self._lengths.setdefault(head, []).append(length)
+        self._lengths = {head: sorted(each, reverse=True) for head, each in lengths.items()}
         self._pairs = np.zeros(1 << 16, np.bool_)
         for head in self._lengths:
             first, last = head[0] << 8, head[0] << 8 | 0xFF
@@ -440,10 +433,6 @@ class _Heads:
                 if text[start : start + length] in self._texts
             ]
         return found
-
-
-def _longer_first(each: tuple[bytes, int]) -> int:
-    return -each[1]
 
 
 def _first_character(key: bytes, start: int) -> int:
@@ -481,16 +470,3 @@ def _longest_first(found: list[Range]) -> list[Range]:
         if free_before and (at == len(taken) or place[1] <= taken[at][0]):
             taken.insert(at, place)
     return taken
-
-
-def _added_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """What ``add_special`` puts before a text (BOS) and behind it (EOS)."""
-    try:
-        plain = tokenizer.tokenize(b"a", add_special=False)
-        whole = tokenizer.tokenize(b"a", add_special=True)
-    except TokenizationError:
-        return [], []
-    for start in range(len(whole) - len(plain) + 1):
-        if whole[start : start + len(plain)] == plain:
-            return whole[:start], whole[start + len(plain) :]
-    return [], []

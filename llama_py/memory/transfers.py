@@ -169,7 +169,10 @@ class Transfers:
                 return False
             # What somebody goes on with meanwhile makes no room, and others go in its place. After
             # a few times whatever has to go is copied at once.
-            again = wait.rounds == 0 or any(map(_makes_none, wait.copies))
+            again = wait.rounds == 0 or any(
+                it.error is not None or it.sequence.busy or not it.sequence.tokens
+                for it in wait.copies
+            )
             wait.copies = []
             try:
                 if again and wait.rounds < _MOST_WAITS:
@@ -279,8 +282,3 @@ class Transfers:
         except Exception as error:
             _log.warning("what a request goes on from is not loaded ahead: %r", error)
             self._loader.release(load)
-
-
-def _makes_none(copying: Copying) -> bool:
-    """True for a copy that makes no room: its sequence is gone, or somebody goes on with it."""
-    return copying.error is not None or copying.sequence.busy or not copying.sequence.tokens

@@ -7,7 +7,7 @@ to it: whatever became of a draft, the next question says so.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -171,7 +171,14 @@ class OpenDraftModel:
         begun: set[int] = set()
         due: list[tuple[Slot, NDArray[np.intc], _Draft]] = []
         for draft in drafts:
-            slot = self._slot_for(draft, begun)
+            # A sequence that holds a beginning of its tokens, and not all of them.
+            slot, best, keep = self._slots.begin(draft.namespace, draft.tokens[:-1], begun)
+            if slot is not best:
+                self._cut(slot, 0)
+                if keep:
+                    self._context.seq_cp(best.number, slot.number, 0, keep)
+                    slot.tokens[:keep] = best.tokens[:keep]
+            self._cut(slot, keep)
             begun.add(slot.number)
             if len(draft.tokens) - slot.count > self._long:
                 self._append(slot, draft.tokens[slot.count : -1])  # others may have it copied
@@ -203,37 +210,17 @@ class OpenDraftModel:
             self._decode()
             for row, (slot, tokens, draft) in zip(rows, due[first:], strict=False):
                 _append(slot, tokens)
-                going_on.append(self._take(draft, row))
+                token = sure_token(self._context.logits(row)[: self._n_vocab], self.spec.p_min)
+                if token is not None:
+                    draft.found.append(token)
+                going_on.append(
+                    token is not None
+                    and len(draft.found) < draft.most
+                    and not self._model.vocab.is_eog(token)
+                )
         return going_on
 
-    def _take(self, draft: _Draft, index: int) -> bool:
-        """Append the most likely token of a row, if it is sure enough; False at the end."""
-        token = sure_token(self._context.logits(index)[: self._n_vocab], self.spec.p_min)
-        if token is None:
-            return False
-        draft.found.append(token)
-        return len(draft.found) < draft.most and not self._model.vocab.is_eog(token)
-
     # -- memory ---------------------------------------------------------------------------------
-
-    def _slot_for(self, draft: _Draft, begun: Collection[int]) -> Slot:
-        """A sequence that holds a beginning of a draft's tokens, and not all of them.
-
-        Args:
-            begun: sequences that others draft with.
-        """
-        slot, best, keep = self._slots.begin(draft.namespace, draft.tokens[:-1], begun)
-        if slot is not best:
-            self._copy(best, slot, keep)
-        self._cut(slot, keep if slot is best else slot.count)
-        return slot
-
-    def _copy(self, source: Slot, target: Slot, keep: int) -> None:
-        self._cut(target, 0)
-        if keep:
-            self._context.seq_cp(source.number, target.number, 0, keep)
-            target.tokens[:keep] = source.tokens[:keep]
-            target.count = keep
 
     def _cut(self, slot: Slot, keep: int) -> None:
         """Remove what is behind ``keep`` tokens; everything, if the memory does not do that."""

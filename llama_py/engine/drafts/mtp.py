@@ -66,16 +66,12 @@ class _HeadSlot(Slot):
         self.rows = max(0, min(self.rows, position - self.first))
         if self.first + self.rows != position:  # nobody saw those between
             self.first, self.rows = position, 0
-        if self.rows + len(states) > len(self.states):
-            self._shift()
+        if self.rows + len(states) > len(self.states):  # some are not needed any more
+            gone = max(0, min(self.rows, self.done - _KEPT - self.first))
+            self.states[: self.rows - gone] = self.states[gone : self.rows].copy()
+            self.first, self.rows = self.first + gone, self.rows - gone
         self.states[self.rows : self.rows + len(states)] = states
         self.rows += len(states)
-
-    def _shift(self) -> None:
-        """Make room: forget hidden states that are not needed any more."""
-        gone = max(0, min(self.rows, self.done - _KEPT - self.first))
-        self.states[: self.rows - gone] = self.states[gone : self.rows].copy()
-        self.first, self.rows = self.first + gone, self.rows - gone
 
     def before(self, start: int, end: int) -> Rows:
         """The hidden states of the tokens before ``start`` to ``end - 1``."""
@@ -187,26 +183,23 @@ class OpenHeads:
         taken = [slot.number for slot in self._slots if slot.owner in self._active]
         slot, best, keep = self._slots.begin(running.prompt.namespace, running.seen()[:held], taken)
         if slot is not best:
-            self._copy(best, slot, keep)
+            slot.keep(0)
+            context = self.heads.context
+            context.seq_rm(slot.number, -1, -1)
+            done = min(keep, best.done)
+            if done:
+                context.seq_cp(best.number, slot.number, 0, done)
+            rows = max(0, min(best.rows, keep - best.first))
+            slot.tokens[:keep] = best.tokens[:keep]
+            slot.states[:rows] = best.states[:rows]
+            slot.count, slot.done = keep, done
+            slot.first, slot.rows = best.first, rows
         slot.keep(keep)
         if keep and not slot.rows:
             # Without a hidden state before the next token, all cells would have to go.
             slot.first, slot.rows, slot.states[0] = keep - 1, 1, 0.0
         slot.owner = running.number
         return slot
-
-    def _copy(self, source: _HeadSlot, target: _HeadSlot, keep: int) -> None:
-        target.keep(0)
-        context = self.heads.context
-        context.seq_rm(target.number, -1, -1)
-        done = min(keep, source.done)
-        if done:
-            context.seq_cp(source.number, target.number, 0, done)
-        rows = max(0, min(source.rows, keep - source.first))
-        target.tokens[:keep] = source.tokens[:keep]
-        target.states[:rows] = source.states[:rows]
-        target.count, target.done = keep, done
-        target.first, target.rows = source.first, rows
 
     # -- drafts ---------------------------------------------------------------------------------
 
@@ -249,9 +242,14 @@ class OpenHeads:
     def _begun(self, running: Generation, tokens: Tokens) -> _HeadSlot | None:
         """The sequence of a request with its last token; None if too little was seen of it."""
         slot = next((each for each in self._slots if each.owner == running.number), None)
-        if slot is None or not self._knows(slot, tokens):
-            return None
         last = len(tokens) - 1
+        if slot is None or slot.count < last:
+            return None
+        start = max(0, last - _KEPT)
+        if not np.array_equal(slot.tokens[start:last], tokens[start:last]):
+            return None
+        if not slot.first < last <= slot.first + slot.rows:  # no hidden state before the last one
+            return None
         slot.keep(last)
         slot.tokens[last] = tokens[last]
         slot.count = last + 1
@@ -264,13 +262,6 @@ class OpenHeads:
             return self._retrying(slot, slot.count - 1) >= 0
         self._cut(slot)
         return True
-
-    def _knows(self, slot: _HeadSlot, tokens: Tokens) -> bool:
-        """Whether all tokens but the last were seen, and the hidden state of the last of those."""
-        last = len(tokens) - 1
-        start = max(0, last - _KEPT)
-        same = slot.count >= last and np.array_equal(slot.tokens[start:last], tokens[start:last])
-        return bool(same) and slot.first < last <= slot.first + slot.rows
 
     def _guess(self, due: Sequence[_Guess]) -> list[_Guess]:
         """One more token for each draft; returns those that go on."""

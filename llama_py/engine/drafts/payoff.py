@@ -137,16 +137,13 @@ class StepCosts:
         self._steps += 1
         self._last[rows] = self._steps
         self._known.clear()
-        if not self._steps % _LOOK:
-            self._forget()
-
-    def _forget(self) -> None:
-        """Forget what was measured long ago: something else may have slowed it down then."""
-        for rows in [*self._rows]:
-            known = _OLD if len(self._seconds[rows]) >= _LEAST else _LOOK
-            if self._steps - self._last[rows] > known:
-                self._rows.remove(rows)
-                del self._seconds[rows], self._last[rows]
+        if self._steps % _LOOK:
+            return
+        for each in [*self._rows]:  # something else may have slowed down what was long ago
+            known = _OLD if len(self._seconds[each]) >= _LEAST else _LOOK
+            if self._steps - self._last[each] > known:
+                self._rows.remove(each)
+                del self._seconds[each], self._last[each]
 
     def of(self, rows: int) -> float:
         """Seconds of a step with so many rows, interpolated; 0.0 if nothing is known.
@@ -155,28 +152,22 @@ class StepCosts:
         twice as many are never the best.
         """
         found = self._known.get(rows)
-        if found is None:
-            found = self._known[rows] = self._interpolated(rows)
+        if found is not None:
+            return found
+        measured, place = self._rows, bisect_left(self._rows, rows)
+        if not measured:
+            found = 0.0
+        elif place == len(measured):
+            most = measured[-1]
+            found = self._median(most) * (1.0 if rows <= 2 * most else rows / most)
+        elif measured[place] == rows or place == 0:
+            found = self._median(measured[place])
+        else:
+            below, above = measured[place - 1], measured[place]
+            share = (rows - below) / (above - below)
+            found = self._median(below) * (1 - share) + self._median(above) * share
+        self._known[rows] = found
         return found
-
-    def _interpolated(self, rows: int) -> float:
-        place = bisect_left(self._rows, rows)
-        if place == len(self._rows):
-            if not self._rows:
-                return 0.0
-            most = self._rows[-1]
-            return self._median(most) * (1.0 if rows <= 2 * most else rows / most)
-        above = self._rows[place]
-        if above == rows or place == 0:
-            return self._median(above)
-        below = self._rows[place - 1]
-        share = (rows - below) / (above - below)
-        return self._median(below) * (1 - share) + self._median(above) * share
-
-    def _knows(self, rows: int) -> bool:
-        """Whether enough steps with no more rows than these were measured, and not long ago."""
-        measured = sum(len(self._seconds[each]) for each in self._rows if each <= rows)
-        return measured >= _LEAST and self._in_a_row < _MOST_IN_A_ROW
 
     def _median(self, rows: int) -> float:
         measured = sorted(self._seconds[rows])
@@ -191,7 +182,8 @@ class StepCosts:
         """
         lengths = [0] * len(wishes)
         best = [*lengths]
-        if not self._knows(rows):
+        measured = sum(len(self._seconds[each]) for each in self._rows if each <= rows)
+        if measured < _LEAST or self._in_a_row >= _MOST_IN_A_ROW:
             return best
         fastest = tokens / max(self.of(rows), 1e-9) * _MARGIN
         drafting, depths = 0.0, dict.fromkeys((wish.together for wish in wishes), 0)

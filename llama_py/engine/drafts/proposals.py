@@ -169,16 +169,23 @@ class Drafts:
                 continue
             known[running] = len(running.undecoded(running.lease))
             if not waits:
-                asked.append(self._asked(running, running.drafting))
+                rest = iter([*running.drafting.drafters])
+                each = _Asked(running, running.drafting, self._room(running), rest)
+                if each.most > 0:
+                    self._look_up(each)
+                asked.append(each)
         if asked:
             rows = len(streams) + sum(known.values()) - len(known)
             self._choose(asked, rows, float(len(streams)))
             self._ask(asked)
         drafts: dict[Generation, Draft] = {}
         for each in asked:
-            tokens = each.tokens or self._filled(each.running)
-            if tokens and (lease := each.running.lease) is not None and self._prepare(lease):
-                drafts[each.running] = Draft(tokens, known[each.running])
+            running, tokens = each.running, each.tokens
+            exact = each.drafting.settings.exact
+            if exact and not tokens and self._cells_left(running) > 1:
+                tokens = running.record.generated[-1:]  # fills a step up to two rows
+            if tokens and (lease := running.lease) is not None and self._prepare(lease):
+                drafts[running] = Draft(tokens, known[running])
         for running, count in known.items():
             if count > 1 and running not in drafts:
                 drafts[running] = Draft((), count)
@@ -191,13 +198,6 @@ class Drafts:
         took = 2 * (self._requests.clock() - start)
         self._going_back += (took - self._going_back) * _NEW
         return done
-
-    def _asked(self, running: Generation, drafting: Drafting) -> _Asked:
-        """What a stream could have: a guess that costs nothing, or the promise of another one."""
-        each = _Asked(running, drafting, self._room(running), iter([*drafting.drafters]))
-        if each.most > 0:
-            self._look_up(each)
-        return each
 
     def _look_up(self, each: _Asked) -> None:
         """Ask those that take no time, up to the first that does, which is ``next`` then."""
@@ -278,11 +278,6 @@ class Drafts:
             seconds = each.drafting.seconds
             each.drafting.seconds += (took / len(draft) - seconds) * _NEW
         return draft
-
-    def _filled(self, running: Generation) -> Sequence[int]:
-        """A row that fills a step up to two, for who asked for exact ones."""
-        exact = running.drafting is not None and running.drafting.settings.exact
-        return running.record.generated[-1:] if exact and self._cells_left(running) > 1 else ()
 
     def _cells_left(self, running: Generation) -> int:
         """Tokens that its sequence can hold behind those that were sampled."""
