@@ -240,8 +240,12 @@ class MessageReply:
     def _call(self, call: ToolCallDelta) -> bytes:
         frames = b""
         if call.name is not None:
-            head = {"type": "tool_use", "id": self._wire_id(call.id or ""), "name": call.name}
-            frames = self._begin({**head, "input": {}})
+            call_id = call.id or ""
+            letters = "" if call_id in self._own_ids else f"{secrets.token_hex(6)}_"
+            wire_id = f"{TOOL_USE_ID}{letters}{call_id}"
+            frames = self._begin(
+                {"type": "tool_use", "id": wire_id, "name": call.name, "input": {}}
+            )
         return frames + self._blocks[-1].add(call.arguments)
 
     def _begin(self, head: Mapping[str, Any]) -> bytes:
@@ -266,10 +270,6 @@ class MessageReply:
         self._own_ids.add(new)
         return new
 
-    def _wire_id(self, call_id: str) -> str:
-        own = call_id in self._own_ids
-        return TOOL_USE_ID + ("" if own else f"{secrets.token_hex(6)}_") + call_id
-
     # ---- the end -------------------------------------------------------------------------------
 
     def _end(self, event: FinishEvent) -> bytes:
@@ -280,13 +280,10 @@ class MessageReply:
         held, blank = self._blank
         if held == "text" and blank and not self._blocks:  # it is all that was said
             frames += self._begin(_EMPTY["text"]) + self._blocks[-1].add(blank)
-        self._reason = self._reason_of(event)
-        return frames + self._close()
-
-    def _reason_of(self, event: FinishEvent) -> str:
         if event.reason == "length":
-            return "max_tokens"
-        if event.stop is not None and event.stop in self._head.stops:
-            self._stop = event.stop
-            return "stop_sequence"
-        return "tool_use" if self._stream.has_tool_calls else "end_turn"
+            self._reason = "max_tokens"
+        elif event.stop is not None and event.stop in self._head.stops:
+            self._reason, self._stop = "stop_sequence", event.stop
+        else:
+            self._reason = "tool_use" if self._stream.has_tool_calls else "end_turn"
+        return frames + self._close()
