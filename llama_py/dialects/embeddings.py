@@ -73,11 +73,18 @@ def read_embedding(
     encoding = fields.text("encoding_format") or "float"
     if encoding not in ("float", "base64"):
         raise wrong_value("encoding_format", f"is {encoding!r}; expected 'float' or 'base64'")
+    dimensions = fields.integer("dimensions", 1, 2**31)
+    norm = fields.integer("embd_normalize", -1)
+    if norm is not None and norm not in _NORMS:
+        raise wrong_value("embd_normalize", f"is {norm}; expected -1 (none) or 2 (Euclidean)")
+    normalize = fields.flag("normalize")
+    if normalize is None and norm is not None:
+        normalize = _NORMS[norm]
     return EmbeddingBody(
         inputs,
         encoding == "base64",
-        fields.integer("dimensions", 1, 2**31),
-        _normalized(fields),
+        dimensions,
+        normalize,
         bool(fields.flag("truncate")),
         name == "content",
     )
@@ -143,16 +150,6 @@ def _object(given: Fields) -> str | dict[str, Any]:
     if all(part.get("type") == "text" for part in fields):
         return "".join(part.needed_text("text") for part in fields)
     return {"content": parts}
-
-
-def _normalized(fields: Fields) -> bool | None:
-    number = fields.integer("embd_normalize", -1)
-    if number is not None and number not in _NORMS:
-        raise wrong_value("embd_normalize", f"is {number}; expected -1 (none) or 2 (Euclidean)")
-    flag = fields.flag("normalize")
-    if flag is not None:
-        return flag
-    return None if number is None else _NORMS[number]
 
 
 @contextlib.contextmanager
