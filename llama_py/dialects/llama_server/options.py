@@ -113,20 +113,16 @@ def read_native_sampling(context: CallContext, body: Mapping[str, Any]) -> Sampl
     options |= {name: whole(COMPLETION[name], value) for name, value in given.items()}
     for name, ours in _OTHERS.items():
         if body.get(name) is not None:
-            options[ours] = _renamed(name, ours, body[name])
+            try:
+                options[ours] = COMPLETION[ours].read(whole(COMPLETION[ours], body[name]))
+            except ParameterError as error:  # it names the option, and not the member
+                raise type(error)(str(error).replace(ours, name, 1)) from None
     if body.get("samplers") is not None:
         options["samplers"] = _samplers(body["samplers"])
     if body.get("logit_bias") is not None:
         options["logit_bias"] = _biases(context, body["logit_bias"])
     read = COMPLETION.read(options)
     return read_sampling(COMPLETION, read, context, _grammar(context, body))
-
-
-def _renamed(name: str, ours: str, value: Any) -> Any:
-    try:
-        return COMPLETION[ours].read(whole(COMPLETION[ours], value))
-    except ParameterError as error:
-        raise type(error)(str(error).replace(ours, name, 1)) from None
 
 
 def _samplers(value: Any) -> list[str]:
@@ -151,7 +147,10 @@ def _biases(context: CallContext, value: Any) -> dict[int, float]:
             pair = [pair.get("token"), pair.get("bias")]
         if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
             raise ParameterTypeError(f"logit_bias: {shown(pair)} is no pair of a token and a bias")
-        bias = _bias(pair[1])
+        bias = -math.inf
+        if pair[1] is not False and pair[1] is not None:
+            check_number("logit_bias: bias", pair[1])
+            bias = float(pair[1])
         for token in _biased_tokens(context, pair[0], as_number=isinstance(value, Mapping)):
             biases[token] = bias
     return biases
@@ -163,13 +162,6 @@ def _biased_tokens(context: CallContext, token: Any, *, as_number: bool) -> list
     number = int(token) if isinstance(token, str) else token
     check_number("logit_bias: token", number, 0, context.vocab.n_tokens - 1, integer=True)
     return [int(number)]
-
-
-def _bias(value: Any) -> float:
-    if value is False or value is None:
-        return -math.inf
-    check_number("logit_bias: bias", value)
-    return float(value)
 
 
 def _grammar(context: CallContext, body: Mapping[str, Any]) -> CompiledGrammar | None:
@@ -204,7 +196,11 @@ def described(
     out["dry_sequence_breakers"] = list(sampling.dry_sequence_breakers)
     most = -1 if generation.max_tokens is None else generation.max_tokens
     forbidden = dict.fromkeys(ends if generation.ignore_eos else (), -math.inf)
-    biases = {**forbidden, **sampling.logit_bias}
+    # JSON has no infinity. llama-server says null, which ``_biases`` reads.
+    biases = [
+        {"token": token, "bias": bias if math.isfinite(bias) else None}
+        for token, bias in {**forbidden, **sampling.logit_bias}.items()
+    ]
     return {
         **out,
         "stop": list(generation.stop),
@@ -214,14 +210,9 @@ def described(
         "n_discard": 0,
         "ignore_eos": generation.ignore_eos,
         "stream": stream,
-        "logit_bias": [{"token": token, "bias": _shown(bias)} for token, bias in biases.items()],
+        "logit_bias": biases,
         "n_probs": generation.logprobs or 0,
         "grammar": sampling.grammar.gbnf if sampling.grammar is not None else "",
         "samplers": [_SPELLED.get(name, name) for name in sampling.samplers or SAMPLER_NAMES],
         "lora": [],
     }
-
-
-def _shown(bias: float) -> float | None:
-    """JSON has no infinity; llama-server says null, and ``_bias`` reads that."""
-    return bias if math.isfinite(bias) else None
