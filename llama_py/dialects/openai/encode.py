@@ -220,14 +220,14 @@ class CompletionEncoder(EncoderBase):
         self._keep = per_prompt if keep is None else keep
         self._echoes = echoes
         self._offsets = offsets
-        self._replies = [self._reply(i, r, logprobs) for i, r in enumerate(records)]
-
-    def _reply(self, index: int, record: Record, logprobs: bool) -> _CompletionChoice:
-        if not logprobs:
-            return _CompletionChoice(index, record, None, None)
-        offset = self._offsets[index // self._per_prompt]
-        queue = LogprobQueue(reply_piece(self._vocab, record.request), offset)
-        return _CompletionChoice(index, record, queue, empty_completion_logprobs())
+        self._replies: list[_CompletionChoice] = []
+        for index, record in enumerate(records):
+            reply = _CompletionChoice(index, record, None, None)
+            if logprobs:
+                piece = reply_piece(vocab, record.request)
+                reply.queue = LogprobQueue(piece, offsets[index // per_prompt])
+                reply.logprobs = empty_completion_logprobs()
+            self._replies.append(reply)
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -239,11 +239,23 @@ class CompletionEncoder(EncoderBase):
         """Take an event of a choice; return the chunks that it makes."""
         reply = self._replies[choice]
         chunks = [] if reply.begun else self._begin(reply)
+        entries = None
         if isinstance(event, TokenEvent):
-            chunks += self._token(reply, event)
+            self._completion_tokens += 1
+            if event.logprobs is not None:
+                reply.total += event.logprobs.logprob
+                reply.count += 1
+            if reply.queue is not None:
+                reply.queue.add(event.token, event.logprobs)
+                entries = reply.queue.release(len(event.text))
+            if not event.text and not entries:
+                return chunks
         else:
-            chunks += self._end(reply, event)
-        return chunks
+            self._finish(event)
+            if reply.queue is not None:
+                entries = reply.queue.finish(len(event.text), stopped=event.stop is not None)
+            reply.finish_reason = event.reason  # type: ignore[assignment]
+        return chunks + self._show(reply, event.text, entries)
 
     def take(self, choice: int, event: TokenEvent) -> str:
         """Take a token of a choice that has neither an echo nor log-probabilities.
@@ -264,25 +276,6 @@ class CompletionEncoder(EncoderBase):
             return []
         entries = None if reply.queue is None else self._prompt_entries(reply, echo)
         return self._show(reply, echo, entries)
-
-    def _token(self, reply: _CompletionChoice, event: TokenEvent) -> list[Any]:
-        self._completion_tokens += 1
-        entries = None
-        if event.logprobs is not None:
-            reply.total += event.logprobs.logprob
-            reply.count += 1
-        if reply.queue is not None:
-            reply.queue.add(event.token, event.logprobs)
-            entries = reply.queue.release(len(event.text))
-        return self._show(reply, event.text, entries) if event.text or entries else []
-
-    def _end(self, reply: _CompletionChoice, event: FinishEvent) -> list[Any]:
-        self._finish(event)
-        entries = None
-        if reply.queue is not None:
-            entries = reply.queue.finish(len(event.text), stopped=event.stop is not None)
-        reply.finish_reason = event.reason  # type: ignore[assignment]
-        return self._show(reply, event.text, entries)
 
     def _show(
         self, reply: _CompletionChoice, text: str, entries: Sequence[LogprobEntry] | None
@@ -309,22 +302,28 @@ class CompletionEncoder(EncoderBase):
         if len(known) < len(tokens):  # the prompt was not evaluated to its end
             return []
         skip = int(tokens[:1] == [self._vocab.bos])
-        queue = LogprobQueue(self._vocab.piece, self._shift(tokens[skip:], echo))
+        begins = self._vocab.piece(tokens[skip])[:1] if skip < len(tokens) else b""
+        # The tokenizer may have put a space before the text.
+        offset = -1 if begins == b" " and not echo.startswith(" ") else 0
+        queue = LogprobQueue(self._vocab.piece, offset)
         for position in range(skip, len(tokens)):
             queue.add(tokens[position], None if position == skip else known[position])
         entries = queue.finish(0, stopped=False)
         return [entry._replace(start=max(0, entry.start)) for entry in entries]
 
-    def _shift(self, tokens: Sequence[int], echo: str) -> int:
-        """-1 if the first token begins with a space that the tokenizer put before the text."""
-        adds_space = tokens and self._vocab.piece(tokens[0])[:1] == b" "
-        return -1 if adds_space and not echo.startswith(" ") else 0
-
     # -- the whole -------------------------------------------------------------------------------
 
     def response(self) -> CreateCompletionResponse:
         """The whole response, or the part that has been generated so far."""
-        choices = [self._choice(index, reply) for index, reply in enumerate(self._kept())]
+        choices: list[CompletionChoice] = [
+            {
+                "text": "".join(reply.parts),
+                "index": index,
+                "logprobs": reply.logprobs,
+                "finish_reason": reply.finish_reason,
+            }
+            for index, reply in enumerate(self._kept())
+        ]
         return cast("CreateCompletionResponse", self._whole(self.kind, choices))
 
     def _kept(self) -> list[_CompletionChoice]:
@@ -336,12 +335,3 @@ class CompletionEncoder(EncoderBase):
             group = self._replies[start : start + self._per_prompt]
             kept += sorted(group, key=lambda reply: -reply.mean_logprob)[: self._keep]
         return kept
-
-    @staticmethod
-    def _choice(index: int, reply: _CompletionChoice) -> CompletionChoice:
-        return {
-            "text": "".join(reply.parts),
-            "index": index,
-            "logprobs": reply.logprobs,
-            "finish_reason": reply.finish_reason,
-        }

@@ -120,7 +120,14 @@ class ResponsesReply:
     def feed(self, index: int, event: Event) -> bytes:
         """The events that come of one of the engine's."""
         if isinstance(event, TokenEvent):
-            self._token(event)
+            self._written += 1
+            if self._queue is not None:
+                self._queue.add(event.token, event.logprobs)
+                self._news += self._queue.release(len(event.text))
+            if event.text:
+                deltas = self._stream.feed(event.text)
+                self._reasoning_tokens += self._stream.thinks
+                self._tell(deltas)
         else:
             self._finish(event)
         if self._asked.timings:
@@ -191,16 +198,6 @@ class ResponsesReply:
 
     # -- events of the engine ----------------------------------------------------------------------
 
-    def _token(self, event: TokenEvent) -> None:
-        self._written += 1
-        if self._queue is not None:
-            self._queue.add(event.token, event.logprobs)
-            self._news += self._queue.release(len(event.text))
-        if event.text:
-            deltas = self._stream.feed(event.text)
-            self._reasoning_tokens += self._stream.thinks
-            self._tell(deltas)
-
     def _finish(self, event: FinishEvent) -> None:
         if self._queue is not None:
             self._news += self._queue.finish(len(event.text), stopped=event.stop is not None)
@@ -238,8 +235,11 @@ class ResponsesReply:
             self._call = call.index
             target = self._asked.tools.target(call.name or "")
             kind = CustomCallItem if target.custom else FunctionCallItem
-            call_id = _public_id(call.id or "")
-            self._add(kind(self._frames, len(self._items), target, call_id))
+            call_id = call.id or ""
+            # Some models count their calls from 0 in each reply: such an id gets letters of ours.
+            letters = "" if _UNIQUE.fullmatch(call_id) else f"{secrets.token_hex(6)}_"
+            public_id = f"{CALL_ID}{letters}{call_id}"
+            self._add(kind(self._frames, len(self._items), target, public_id))
         item = self._items[-1]
         if isinstance(item, (CustomCallItem, FunctionCallItem)):
             item.add(call.arguments)
@@ -269,10 +269,3 @@ class ResponsesReply:
     def _end_item(self, status: str) -> None:
         if self._items and self._items[-1].status == "in_progress":
             self._items[-1].end(status)
-
-
-def _public_id(call_id: str) -> str:
-    """An id that no other call has: some models count theirs from 0 in each reply."""
-    if _UNIQUE.fullmatch(call_id):
-        return CALL_ID + call_id
-    return f"{CALL_ID}{secrets.token_hex(6)}_{call_id}"

@@ -94,7 +94,9 @@ class Tools:
             raise wrong_value(
                 tool.place("name"), f"is {shown(name)}, as that of another tool; use each once"
             )
-        flat = self._free(joined(namespace, name))
+        flat = joined(namespace, name)
+        while flat in self._targets:
+            flat += "_"
         self._names[namespace, name] = flat
         self._targets[flat] = DeclaredTool(name, namespace, kind == "custom")
         description = tool.text("description") or about
@@ -102,11 +104,6 @@ class Tools:
             self.offered.append(Tool(flat, _with_format(tool, description), _FREEFORM))
         else:
             self.offered.append(Tool(flat, description, _parameters(tool)))
-
-    def _free(self, name: str) -> str:
-        while name in self._targets:
-            name += "_"
-        return name
 
     def target(self, flat: str) -> DeclaredTool:
         """The tool that the model means by a name."""
