@@ -169,18 +169,16 @@ def naming(*fields: str) -> Iterator[None]:
 
 def encode_openai(vectors: Vectors, n_tokens: int, model: str, *, as_base64: bool) -> bytes:
     """OpenAI's answer, for float32 ``(n, d)``."""
-    shown = _base64 if as_base64 else vector_bytes
-    data = b",".join(
-        b'{"object":"embedding","index":%d,"embedding":%b}' % (index, shown(vector))
-        for index, vector in enumerate(vectors)
-    )
+    rows = []
+    for index, vector in enumerate(vectors):
+        if as_base64:
+            text = b'"%b"' % base64.b64encode(vector.astype("<f4", copy=False).tobytes())
+        else:
+            text = vector_bytes(vector)
+        rows.append(b'{"object":"embedding","index":%d,"embedding":%b}' % (index, text))
     usage = json_bytes({"prompt_tokens": n_tokens, "total_tokens": n_tokens})
     head = b'{"object":"list","model":%b,"usage":%b,"data":[' % (json_bytes(model), usage)
-    return head + data + b"]}"
-
-
-def _base64(vector: Vectors) -> bytes:
-    return b'"%b"' % base64.b64encode(vector.astype("<f4", copy=False).tobytes())
+    return head + b",".join(rows) + b"]}"
 
 
 def encode_native(tables: Iterable[Vectors]) -> bytes:

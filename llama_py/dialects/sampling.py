@@ -72,18 +72,12 @@ def _parse_defaults(present: tuple[tuple[str, str], ...]) -> Mapping[str, Any]:
             _adopt(found, "samplers", known, key)
         else:
             field, kind = _MODEL_KEYS[key]
-            _adopt(found, field, _number(text, kind), key)
+            try:
+                number = float(text)
+            except ValueError:
+                number = math.nan
+            _adopt(found, field, kind(number) if math.isfinite(number) else None, key)
     return found
-
-
-def _number(text: str, kind: type[int] | type[float]) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    if not math.isfinite(value):
-        return None
-    return int(value) if kind is int else value
 
 
 def _adopt(found: dict[str, Any], field: str, value: Any, key: str) -> None:

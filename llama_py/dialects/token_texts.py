@@ -139,16 +139,14 @@ def tokenize(vocab: VocabLike, body: Mapping[str, Any]) -> dict[str, Any]:
     )
     if not as_bool(body, "with_pieces", False):
         return {"tokens": tokens}
-    return {"tokens": [{"id": token, "piece": _piece(vocab, token)} for token in tokens]}
-
-
-def _piece(vocab: VocabLike, token: int) -> str | list[int]:
-    """The text of a token; the bytes, if they are no text by themselves."""
-    piece = vocab.piece(token)
-    try:
-        return piece.decode("utf-8")
-    except UnicodeDecodeError:
-        return list(piece)
+    pieces: list[dict[str, Any]] = []
+    for token in tokens:
+        piece = vocab.piece(token)
+        try:
+            pieces.append({"id": token, "piece": piece.decode("utf-8")})
+        except UnicodeDecodeError:  # its bytes are no text by themselves
+            pieces.append({"id": token, "piece": list(piece)})
+    return {"tokens": pieces}
 
 
 def tokens_of(vocab: VocabLike, body: Mapping[str, Any]) -> list[int]:

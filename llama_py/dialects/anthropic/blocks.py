@@ -236,9 +236,14 @@ def _assistant(content: Any, names: dict[str, str], where: str) -> Iterator[Mess
         elif kind == "thinking":
             side.thoughts.append(_thought(block, place))
         elif kind == "tool_use":
-            call = _call(block, place)
-            names[call.id] = call.name
-            side.calls.append(call)
+            name = check_text(block.get("name"), f"{place}.name")
+            if not name:
+                raise ParameterError(f"{place}.name is empty")
+            given = {} if block.get("input") is None else block["input"]
+            check_json(check_object(given, f"{place}.input"), f"{place}.input")
+            call_id = _id(block, place, "id")
+            names[call_id] = name
+            side.calls.append(ToolCall(name, json.dumps(given, ensure_ascii=False), call_id))
         elif kind != "redacted_thinking":  # which nobody but its maker can read
             note_ignored("blocks of assistants", kind)
     text, thought = _joined(side.texts), _joined(side.thoughts)
@@ -284,15 +289,6 @@ def _thought(block: Mapping[str, Any], place: str) -> str:
         return base64.b64decode(signature[len(HIDDEN) :], validate=True).decode()
     except (binascii.Error, ValueError):
         return ""
-
-
-def _call(block: Mapping[str, Any], place: str) -> ToolCall:
-    name = check_text(block.get("name"), f"{place}.name")
-    if not name:
-        raise ParameterError(f"{place}.name is empty")
-    arguments = check_object({} if block.get("input") is None else block["input"], f"{place}.input")
-    check_json(arguments, f"{place}.input")
-    return ToolCall(name, json.dumps(arguments, ensure_ascii=False), _id(block, place, "id"))
 
 
 def _id(block: Mapping[str, Any], place: str, key: str) -> str:
@@ -382,22 +378,17 @@ def _document(block: Mapping[str, Any], place: str, sees: bool) -> list[Said] | 
     if kind == "text":
         found = [check_text(source.get("data"), f"{where}.data")]
     elif kind == "content":
-        found = _contents_of(source.get("content"), f"{where}.content", sees)
+        found = []
+        for form, inner, at in _blocks(source.get("content"), f"{where}.content"):
+            if form == "text":
+                found.append(_text(inner, at))
+            elif form == "image":
+                found.append(_picture(inner, at) if sees else _INSTEAD["image"])
     elif sees and kind == "base64" and is_picture_url(f"data:{source.get('media_type')}"):
         found = [_picture(block, place)]
     if found is None:
         return None
     return [*(_optional(block, key, place) for key in ("title", "context")), *found]
-
-
-def _contents_of(content: Any, where: str, sees: bool) -> list[Said]:
-    found: list[Said] = []
-    for kind, block, place in _blocks(content, where):
-        if kind == "text":
-            found.append(_text(block, place))
-        elif kind == "image":
-            found.append(_picture(block, place) if sees else _INSTEAD["image"])
-    return found
 
 
 def _optional(block: Mapping[str, Any], key: str, place: str) -> str:

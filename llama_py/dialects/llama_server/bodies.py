@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -145,7 +145,7 @@ def _call(
     shape = _shape(body, base, asker, context.vocab.eog_tokens())
 
     def encoder(records: Sequence[Record]) -> WireReply:
-        return NativeReply(shape, records, context.vocab, [_was_met(each) for each in ends])
+        return NativeReply(shape, records, context.vocab, ends)
 
     requests = []
     for i, end in enumerate(ends):
@@ -163,13 +163,18 @@ def _shape(
     body: Mapping[str, Any], request: GenerationRequest, asker: _Asker, ends: Sequence[int]
 ) -> Shape:
     stream = as_bool(body, "stream", False)
+    return_tokens = as_bool(body, "return_tokens", False)
+    timings = as_bool(body, "timings_per_token", False)
+    fields = [] if body.get("response_fields") is None else body["response_fields"]
+    if not isinstance(fields, list) or not all(isinstance(each, str) for each in fields):
+        raise ParameterTypeError(f"response_fields must be a list of strings, not {shown(fields)}")
     return Shape(
         asker.model,
         described(request.sampling, request.generation, stream, ends),
         stream=stream,
-        return_tokens=as_bool(body, "return_tokens", False),
-        timings=as_bool(body, "timings_per_token", False),
-        fields=_response_fields(body),
+        return_tokens=return_tokens,
+        timings=timings,
+        fields=tuple(fields),
         slot=read_number(body, "id_slot", low=-1, default=-1),
         indentation=read_number(body, "n_indent", low=0, default=0),
         expose_prompt=asker.sees_prompt,
@@ -218,16 +223,3 @@ def _line_limits(vocab: VocabLike, body: Mapping[str, Any], count: int) -> list[
         return [None] * count
     seconds = max(0, milliseconds) / 1e3
     return [LineLimit(vocab.plain_piece, seconds, indentation) for _ in range(count)]
-
-
-def _was_met(limit: LineLimit | None) -> Callable[[], bool]:
-    return lambda: limit is not None and limit.met
-
-
-def _response_fields(body: Mapping[str, Any]) -> tuple[str, ...]:
-    fields = body.get("response_fields")
-    if fields is None:
-        return ()
-    if not isinstance(fields, list) or not all(isinstance(each, str) for each in fields):
-        raise ParameterTypeError(f"response_fields must be a list of strings, not {shown(fields)}")
-    return tuple(fields)

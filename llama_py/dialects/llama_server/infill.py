@@ -76,21 +76,19 @@ def _extra_tokens(vocab: VocabLike, body: Mapping[str, Any]) -> list[int]:
     if chunks and vocab.fim_rep >= 0:
         tokens += [vocab.fim_rep, *_plain(vocab, _PROJECT + "\n")]
     for place, chunk in enumerate(chunks):
-        tokens += _chunk_tokens(vocab, f"input_extra[{place}]", chunk)
+        name = f"input_extra[{place}]"
+        if not isinstance(chunk, Mapping) or chunk.get("text") is None:
+            raise ParameterTypeError(f"{name} must be an object with a text, not {shown(chunk)}")
+        text = read_text(f"{name}.text", chunk["text"], empty=True)
+        file = chunk.get("filename")
+        file = _FILE if file is None else read_text(f"{name}.filename", file, empty=True)
+        if vocab.fim_sep >= 0:
+            tokens += [vocab.fim_sep, *_plain(vocab, file + "\n"), *_plain(vocab, text)]
+        else:
+            tokens += [*_plain(vocab, _SNIPPET), *_plain(vocab, text)]
     if chunks and vocab.fim_sep >= 0:
         tokens += [vocab.fim_sep, *_plain(vocab, "filename\n")]
     return tokens
-
-
-def _chunk_tokens(vocab: VocabLike, name: str, chunk: Any) -> list[int]:
-    if not isinstance(chunk, Mapping) or chunk.get("text") is None:
-        raise ParameterTypeError(f"{name} must be an object with a text, not {shown(chunk)}")
-    text = read_text(f"{name}.text", chunk["text"], empty=True)
-    file = chunk.get("filename")
-    file = _FILE if file is None else read_text(f"{name}.filename", file, empty=True)
-    if vocab.fim_sep >= 0:
-        return [vocab.fim_sep, *_plain(vocab, file + "\n"), *_plain(vocab, text)]
-    return [*_plain(vocab, _SNIPPET), *_plain(vocab, text)]
 
 
 def _plain(vocab: VocabLike, text: str) -> list[int]:

@@ -118,22 +118,19 @@ def read_native_sampling(context: CallContext, body: Mapping[str, Any]) -> Sampl
             except ParameterError as error:  # it names the option, and not the member
                 raise type(error)(str(error).replace(ours, name, 1)) from None
     if body.get("samplers") is not None:
-        options["samplers"] = _samplers(body["samplers"])
+        names = body["samplers"]
+        if isinstance(names, str):
+            names = [_LETTERS.get(letter, "") for letter in names]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ParameterTypeError(
+                f"samplers must be a list of names, not {shown(body['samplers'])}"
+            )
+        known = [sampler_name(name) for name in names]
+        options["samplers"] = [name for name in known if name in SAMPLER_NAMES]
     if body.get("logit_bias") is not None:
         options["logit_bias"] = _biases(context, body["logit_bias"])
     read = COMPLETION.read(options)
     return read_sampling(COMPLETION, read, context, _grammar(context, body))
-
-
-def _samplers(value: Any) -> list[str]:
-    """Names in a list, or a letter for each; those that do not exist are left out."""
-    names = value if isinstance(value, list) else None
-    if isinstance(value, str):
-        names = [_LETTERS.get(letter, "") for letter in value]
-    if names is None or not all(isinstance(name, str) for name in names):
-        raise ParameterTypeError(f"samplers must be a list of names, not {shown(value)}")
-    known = [sampler_name(name) for name in names]
-    return [name for name in known if name in SAMPLER_NAMES]
 
 
 def _biases(context: CallContext, value: Any) -> dict[int, float]:
@@ -151,17 +148,16 @@ def _biases(context: CallContext, value: Any) -> dict[int, float]:
         if pair[1] is not False and pair[1] is not None:
             check_number("logit_bias: bias", pair[1])
             bias = float(pair[1])
-        for token in _biased_tokens(context, pair[0], as_number=isinstance(value, Mapping)):
-            biases[token] = bias
+        token = pair[0]
+        if isinstance(value, Mapping) and isinstance(token, str):  # JSON has no other keys
+            token = int(token) if token.lstrip("-").isdecimal() else token
+        if isinstance(token, str):
+            tokens = context.vocab.tokenize(token, add_special=False)
+        else:
+            check_number("logit_bias: token", token, 0, context.vocab.n_tokens - 1, integer=True)
+            tokens = [int(token)]
+        biases |= dict.fromkeys(tokens, bias)
     return biases
-
-
-def _biased_tokens(context: CallContext, token: Any, *, as_number: bool) -> list[int]:
-    if isinstance(token, str) and not (as_number and token.lstrip("-").isdecimal()):
-        return context.vocab.tokenize(token, add_special=False)
-    number = int(token) if isinstance(token, str) else token
-    check_number("logit_bias: token", number, 0, context.vocab.n_tokens - 1, integer=True)
-    return [int(number)]
 
 
 def _grammar(context: CallContext, body: Mapping[str, Any]) -> CompiledGrammar | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.failures import Failure, openai_error
-from llama_py.dialects.llama_server.line_limits import Indentation
+from llama_py.dialects.llama_server.line_limits import Indentation, LineLimit
 from llama_py.dialects.logprobs import LogprobEntry, LogprobQueue, reply_piece
 from llama_py.dialects.token_texts import prompt_bytes
 from llama_py.dialects.usage import PromptProgress, make_timings
@@ -53,7 +53,7 @@ class _NativeChoice:
 
     index: int
     record: Record
-    limited: Callable[[], bool]
+    limit: LineLimit | None
     queue: LogprobQueue | None
     block: Indentation
     text: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class NativeReply:
     """Encodes the replies of one call (see ``dialects.wire.WireReply``).
 
     Args:
-        limited: for each record, whether its time or its indentation ended it.
+        limits: for each record, what ends it by its time or its indentation, if something does.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class NativeReply:
         shape: Shape,
         records: Sequence[Record],
         vocab: VocabLike,
-        limited: Sequence[Callable[[], bool]],
+        limits: Sequence[LineLimit | None],
     ) -> None:
         self._shape = shape
         self._vocab = vocab
@@ -86,7 +86,7 @@ class NativeReply:
             if record.request.generation.logprobs is not None:
                 queue = LogprobQueue(reply_piece(vocab, record.request))
             block = Indentation(shape.indentation)
-            self._replies.append(_NativeChoice(index, record, limited[index], queue, block))
+            self._replies.append(_NativeChoice(index, record, limits[index], queue, block))
 
     # -- events ---------------------------------------------------------------------------------
 
@@ -237,8 +237,8 @@ class NativeReply:
         elif finish.stop is not None:
             kind = "word"
         else:
-            limited = finish.reason == "length" or reply.limited()
-            kind = "limit" if limited else "eos"
+            limited = reply.limit is not None and reply.limit.met
+            kind = "limit" if finish.reason == "length" or limited else "eos"
         word = finish.stop if finish is not None else None
         return {"truncated": truncated, "stop_type": kind, "stopping_word": word or ""}
 

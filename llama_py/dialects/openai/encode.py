@@ -238,7 +238,13 @@ class CompletionEncoder(EncoderBase):
     def feed(self, choice: int, event: Event) -> list[CreateCompletionResponse]:
         """Take an event of a choice; return the chunks that it makes."""
         reply = self._replies[choice]
-        chunks = [] if reply.begun else self._begin(reply)
+        chunks: list[Any] = []
+        if not reply.begun:
+            reply.begun = True
+            echo = self._echoes[reply.index // self._per_prompt]
+            if echo:
+                of_prompt = None if reply.queue is None else self._prompt_entries(reply, echo)
+                chunks = self._show(reply, echo, of_prompt)
         entries = None
         if isinstance(event, TokenEvent):
             self._completion_tokens += 1
@@ -267,15 +273,6 @@ class CompletionEncoder(EncoderBase):
         if event.text:
             self._replies[choice].parts.append(event.text)
         return event.text
-
-    def _begin(self, reply: _CompletionChoice) -> list[Any]:
-        """The prompt, with ``echo``."""
-        reply.begun = True
-        echo = self._echoes[reply.index // self._per_prompt]
-        if not echo:
-            return []
-        entries = None if reply.queue is None else self._prompt_entries(reply, echo)
-        return self._show(reply, echo, entries)
 
     def _show(
         self, reply: _CompletionChoice, text: str, entries: Sequence[LogprobEntry] | None
@@ -315,6 +312,11 @@ class CompletionEncoder(EncoderBase):
 
     def response(self) -> CreateCompletionResponse:
         """The whole response, or the part that has been generated so far."""
+        replies, size = self._replies, self._per_prompt
+        if self._keep != size:  # ``best_of``: of each prompt's, the most likely ones
+            groups = [replies[start : start + size] for start in range(0, len(replies), size)]
+            ranked = [sorted(group, key=lambda reply: -reply.mean_logprob) for group in groups]
+            replies = [reply for group in ranked for reply in group[: self._keep]]
         choices: list[CompletionChoice] = [
             {
                 "text": "".join(reply.parts),
@@ -322,16 +324,6 @@ class CompletionEncoder(EncoderBase):
                 "logprobs": reply.logprobs,
                 "finish_reason": reply.finish_reason,
             }
-            for index, reply in enumerate(self._kept())
+            for index, reply in enumerate(replies)
         ]
         return cast("CreateCompletionResponse", self._whole(self.kind, choices))
-
-    def _kept(self) -> list[_CompletionChoice]:
-        """The replies to return: with ``best_of``, the most likely ones of each prompt."""
-        if self._keep == self._per_prompt:
-            return self._replies
-        kept: list[_CompletionChoice] = []
-        for start in range(0, len(self._replies), self._per_prompt):
-            group = self._replies[start : start + self._per_prompt]
-            kept += sorted(group, key=lambda reply: -reply.mean_logprob)[: self._keep]
-        return kept

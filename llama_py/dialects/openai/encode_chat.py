@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from llama_py.chat.rendered import RenderedChat
-from llama_py.chat.stream import ChatStream, Delta, ToolCallDelta
+from llama_py.chat.stream import ChatStream, Delta
 from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.logprobs import LogprobEntry, LogprobQueue, chat_logprobs, reply_piece
 from llama_py.dialects.openai.encode import EncoderBase, ResponseHead
 from llama_py.dialects.openai.types import (
     ChatCompletionDelta,
+    ChatCompletionFunctionCallChunk,
     ChatCompletionLogprobs,
     ChatCompletionLogprobToken,
     ChatCompletionMessageToolCallChunk,
@@ -154,44 +155,35 @@ class ChatEncoder(EncoderBase):
             return {"reasoning_content": delta.reasoning}
         if call is None:
             return {"content": delta.content}
-        if self._legacy:
-            return _legacy_delta(call)
-        chunk: ChatCompletionMessageToolCallChunk = {
-            "index": call.index,
-            "function": {"arguments": call.arguments},
-        }
+        function: ChatCompletionFunctionCallChunk = {"arguments": call.arguments}
+        if call.name is not None:
+            function = {"name": call.name, "arguments": call.arguments}
+        if self._legacy:  # ``functions`` knew a single call
+            return {} if call.index else {"function_call": function}
+        chunk: ChatCompletionMessageToolCallChunk = {"index": call.index, "function": function}
         if call.name is not None:
             chunk["id"] = call.id or ""
             chunk["type"] = "function"
-            chunk["function"] = {"name": call.name, "arguments": call.arguments}
         return {"tool_calls": [chunk]}
 
     # -- the whole -------------------------------------------------------------------------------
 
     def response(self) -> CreateChatCompletionResponse:
         """The whole response, or the part that has been generated so far."""
-        choices = [self._choice(reply) for reply in self._replies]
+        choices: list[ChatCompletionResponseChoice] = []
+        for reply in self._replies:
+            message: Any = reply.stream.finish().as_message()
+            if self._legacy and "tool_calls" in message:
+                message["function_call"] = message.pop("tool_calls")[0]["function"]
+            logprobs: ChatCompletionLogprobs | None = None
+            if reply.queue is not None:
+                logprobs = {"content": reply.logprobs, "refusal": None}
+            choices.append(
+                {
+                    "index": reply.index,
+                    "message": message,
+                    "logprobs": logprobs,
+                    "finish_reason": reply.finish_reason,
+                }
+            )
         return cast("CreateChatCompletionResponse", self._whole("chat.completion", choices))
-
-    def _choice(self, reply: _ChatChoice) -> ChatCompletionResponseChoice:
-        logprobs: ChatCompletionLogprobs | None = None
-        if reply.queue is not None:
-            logprobs = {"content": reply.logprobs, "refusal": None}
-        message: Any = reply.stream.finish().as_message()
-        if self._legacy and "tool_calls" in message:
-            message["function_call"] = message.pop("tool_calls")[0]["function"]
-        return {
-            "index": reply.index,
-            "message": message,
-            "logprobs": logprobs,
-            "finish_reason": reply.finish_reason,
-        }
-
-
-def _legacy_delta(call: ToolCallDelta) -> ChatCompletionDelta:
-    """``functions`` knew a single call."""
-    if call.index:
-        return {}
-    if call.name is None:
-        return {"function_call": {"arguments": call.arguments}}
-    return {"function_call": {"name": call.name, "arguments": call.arguments}}

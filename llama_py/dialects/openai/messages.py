@@ -168,25 +168,21 @@ def _call_id(message: Mapping[str, Any], previous: Sequence[Message], where: str
     call_id = message.get("tool_call_id")
     if call_id is not None:
         return check_text(call_id, f"{where}.tool_call_id")
-    asked = _open_calls(previous)
+    # The calls in the last assistant message that have no result yet.
+    asked: list[str] = []
+    answered: set[str] = set()
+    for earlier in reversed(previous):
+        if earlier.role != "tool":
+            ids = [part.id for part in earlier.parts if isinstance(part, ToolCall)]
+            asked = [each for each in ids if each and each not in answered]
+            break
+        answered |= {part.call_id for part in earlier.parts if isinstance(part, ToolResult)}
     if len(asked) == 1:
         return asked[0]
     raise ParameterError(
         f"{where}.tool_call_id is missing, and the assistant message before it has "
         f"{len(asked)} calls with an id; say which one this is the result of"
     )
-
-
-def _open_calls(previous: Sequence[Message]) -> list[str]:
-    """Ids of the calls in the last assistant message that have no result yet."""
-    answered = set()
-    for message in reversed(previous):
-        if message.role == "tool":
-            answered |= {part.call_id for part in message.parts if isinstance(part, ToolResult)}
-        else:
-            ids = [part.id for part in message.parts if isinstance(part, ToolCall)]
-            return [i for i in ids if i and i not in answered]
-    return []
 
 
 # ---- messages --------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from llama_py.dialects.responses.output import (
 from llama_py.dialects.responses.tools import Tools
 from llama_py.dialects.usage import PromptProgress, make_timings
 from llama_py.dialects.wire_json import DONE, json_bytes
-from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
+from llama_py.engine.request import Event, Record, TokenEvent
 
 __all__ = ["AskedResponse", "ResponsesReply"]
 
@@ -129,7 +129,15 @@ class ResponsesReply:
                 self._reasoning_tokens += self._stream.thinks
                 self._tell(deltas)
         else:
-            self._finish(event)
+            if self._queue is not None:
+                self._news += self._queue.finish(len(event.text), stopped=event.stop is not None)
+            self._tell(self._stream.feed(event.text) + self._stream.flush())
+            self._reason = event.reason
+            if event.error is None:
+                silent = all(isinstance(item, ReasoningItem) for item in self._items)
+                if event.reason == "stop" and silent:
+                    self._message()  # clients look for the last message
+                self._end_item("incomplete" if event.reason in _STATUSES else "completed")
         if self._asked.timings:
             self._frames.add_to_last("timings", self._timings())
         return self._frames.take()
@@ -196,19 +204,6 @@ class ResponsesReply:
             "total_tokens": record.n_prompt + written,
         }
 
-    # -- events of the engine ----------------------------------------------------------------------
-
-    def _finish(self, event: FinishEvent) -> None:
-        if self._queue is not None:
-            self._news += self._queue.finish(len(event.text), stopped=event.stop is not None)
-        self._tell(self._stream.feed(event.text) + self._stream.flush())
-        self._reason = event.reason
-        if event.error is not None:
-            return
-        if event.reason == "stop" and all(isinstance(i, ReasoningItem) for i in self._items):
-            self._message()  # clients look for the last message
-        self._end_item("incomplete" if event.reason in _STATUSES else "completed")
-
     # -- deltas to items ---------------------------------------------------------------------------
 
     def _tell(self, deltas: Sequence[Delta]) -> None:
@@ -220,15 +215,12 @@ class ResponsesReply:
                 self._news.clear()
                 self._reasoning().add(delta.reasoning)
             elif delta.content:
-                logprobs = self._logprobs(len(delta.content))
+                news, self._news = self._news, []
+                # What stood before the tokens of the text were marks of the format.
+                while len(news) > 1 and news[-1].end - news[0].start > len(delta.content):
+                    news.pop(0)
+                logprobs = [*(chat_logprobs(self._vocab, news)["content"] or [])] if news else []
                 self._message().add(delta.content, logprobs)
-
-    def _logprobs(self, shown: int) -> list[Any]:
-        """Those of a text's tokens. What stood before it were marks of the format."""
-        news, self._news = self._news, []
-        while len(news) > 1 and news[-1].end - news[0].start > shown:
-            news.pop(0)
-        return [*(chat_logprobs(self._vocab, news)["content"] or [])] if news else []
 
     def _tell_call(self, call: ToolCallDelta) -> None:
         if call.index != self._call:

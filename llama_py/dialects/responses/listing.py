@@ -45,7 +45,13 @@ def input_list(items: Sequence[Item], response_id: str, query: Mapping[str, str]
     listed = [_complete(item, response_id, index) for index, item in enumerate(items)]
     if order == "desc":
         listed.reverse()
-    rest = _behind(listed, query.get("after"))
+    rest, after = listed, query.get("after")
+    if after is not None:
+        ids = [item["id"] for item in listed]
+        if after not in ids:
+            message = f"after={shown(after)} is no item of this response"
+            raise RequestError(Kind.INVALID_VALUE, message, "after")
+        rest = listed[ids.index(after) + 1 :]
     page = rest[: int(wanted)]
     return {
         "object": "list",
@@ -54,16 +60,6 @@ def input_list(items: Sequence[Item], response_id: str, query: Mapping[str, str]
         "last_id": page[-1]["id"] if page else None,
         "has_more": len(page) < len(rest),
     }
-
-
-def _behind(items: list[dict[str, Any]], after: str | None) -> list[dict[str, Any]]:
-    if after is None:
-        return items
-    for index, item in enumerate(items):
-        if item["id"] == after:
-            return items[index + 1 :]
-    message = f"after={shown(after)} is no item of this response"
-    raise RequestError(Kind.INVALID_VALUE, message, "after")
 
 
 def _complete(item: Item, response_id: str, index: int) -> dict[str, Any]:
