@@ -77,11 +77,10 @@ def read_call(
         raise RequestError(Kind.INVALID_VALUE, message, "thread", code=code)
     stream = _flag(body, "stream")
     thinking = _thinking(body)
-    stops = _stops(body, limits)
-    wanted = _wanted(context, body, stops, session)
+    wanted = _wanted(context, body, limits, session)
     request = _chat_request(body, limits, thinking, sees=context.sees)
     rendered = _rendered(context, request)
-    head = MessageHead(model, stops, thinking.shown, request_id)
+    head = MessageHead(model, wanted.generation.stop, thinking.shown, request_id)
 
     def encoder(records: Sequence[Record]) -> WireReply:
         return MessageReply(head, records[0], rendered)
@@ -195,21 +194,17 @@ def _flag(body: Mapping[str, Any], name: str) -> bool:
     return bool(value)
 
 
-def _stops(body: Mapping[str, Any], limits: RequestLimits) -> tuple[str, ...]:
-    if body.get("stop_sequences") is None:
-        return ()
-    stops = read_stops("stop_sequences", body["stop_sequences"])
+def _wanted(
+    context: CallContext, body: Mapping[str, Any], limits: RequestLimits, session: str | None
+) -> GenerationRequest:
+    """How the engine is to sample, and until when. Where there is less room, that is the limit."""
+    stops: tuple[str, ...] = ()
+    if body.get("stop_sequences") is not None:
+        stops = read_stops("stop_sequences", body["stop_sequences"])
     if len(stops) > limits.max_stops:
         raise ParameterError(
             f"stop_sequences has {len(stops)} entries, and {limits.max_stops} is the most"
         )
-    return stops
-
-
-def _wanted(
-    context: CallContext, body: Mapping[str, Any], stops: Sequence[str], session: str | None
-) -> GenerationRequest:
-    """How the engine is to sample, and until when. Where there is less room, that is the limit."""
     numbers = {name: body[name] for name in _NUMBERS if body.get(name) is not None}
     given = {name: whole(CHAT[name], number) for name, number in numbers.items()}
     options: ChatOptions = CHAT.read({**given, "stop": stops})

@@ -178,6 +178,15 @@ class ResponsesReply:
 
     def _response(self, status: str, error: Mapping[str, str] | None = None) -> dict[str, Any]:
         details = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        record, written, usage = self._record, self._written, None
+        if record is not None and status != "in_progress":
+            usage = {
+                "input_tokens": record.n_prompt,
+                "input_tokens_details": {"cached_tokens": record.reused, "cache_write_tokens": 0},
+                "output_tokens": written,
+                "output_tokens_details": {"reasoning_tokens": self._reasoning_tokens},
+                "total_tokens": record.n_prompt + written,
+            }
         return {
             **self._head,
             "status": status,
@@ -185,24 +194,12 @@ class ResponsesReply:
             "error": error,
             "incomplete_details": details,
             "output": [item.value() for item in self._items],
-            "usage": self._usage(status),
+            "usage": usage,
             **self._asked.fields,
         }
 
     def _timings(self) -> Timings | None:
         return None if self._record is None else make_timings([self._record], self._written)
-
-    def _usage(self, status: str) -> dict[str, Any] | None:
-        record, written = self._record, self._written
-        if record is None or status == "in_progress":
-            return None
-        return {
-            "input_tokens": record.n_prompt,
-            "input_tokens_details": {"cached_tokens": record.reused, "cache_write_tokens": 0},
-            "output_tokens": written,
-            "output_tokens_details": {"reasoning_tokens": self._reasoning_tokens},
-            "total_tokens": record.n_prompt + written,
-        }
 
     # -- deltas to items ---------------------------------------------------------------------------
 
