@@ -73,18 +73,16 @@ class ReasoningBudget:
             self._forced.clear()
             return
         self._left -= was_inside and not self._forced
-        if self._left <= 0 and not self._forced and not self._cuts():
-            self._forced.extend(self._closing)
+        if self._left <= 0 and not self._forced:
+            self._late += 1
+            # Other bytes of a character may still be to come: the end must not cut it in two.
+            if not self._characters.getstate()[0] or self._late > _REST_OF_CHARACTER:
+                self._forced.extend(self._closing)
 
     @property
     def finished(self) -> bool:
         """True when only an end-of-generation token may follow."""
         return not self._forced and self._inner is not None and self._inner.finished
-
-    def _cuts(self) -> bool:
-        """Whether the end would come within a character, whose other bytes are still to come."""
-        self._late += 1
-        return bool(self._characters.getstate()[0]) and self._late <= _REST_OF_CHARACTER
 
 
 @dataclass(frozen=True, slots=True, eq=False)

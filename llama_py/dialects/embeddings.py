@@ -73,11 +73,18 @@ def read_embedding(
     encoding = fields.text("encoding_format") or "float"
     if encoding not in ("float", "base64"):
         raise wrong_value("encoding_format", f"is {encoding!r}; expected 'float' or 'base64'")
+    dimensions = fields.integer("dimensions", 1, 2**31)
+    norm = fields.integer("embd_normalize", -1)
+    if norm is not None and norm not in _NORMS:
+        raise wrong_value("embd_normalize", f"is {norm}; expected -1 (none) or 2 (Euclidean)")
+    normalize = fields.flag("normalize")
+    if normalize is None and norm is not None:
+        normalize = _NORMS[norm]
     return EmbeddingBody(
         inputs,
         encoding == "base64",
-        fields.integer("dimensions", 1, 2**31),
-        _normalized(fields),
+        dimensions,
+        normalize,
         bool(fields.flag("truncate")),
         name == "content",
     )
@@ -145,16 +152,6 @@ def _object(given: Fields) -> str | dict[str, Any]:
     return {"content": parts}
 
 
-def _normalized(fields: Fields) -> bool | None:
-    number = fields.integer("embd_normalize", -1)
-    if number is not None and number not in _NORMS:
-        raise wrong_value("embd_normalize", f"is {number}; expected -1 (none) or 2 (Euclidean)")
-    flag = fields.flag("normalize")
-    if flag is not None:
-        return flag
-    return None if number is None else _NORMS[number]
-
-
 @contextlib.contextmanager
 def naming(*fields: str) -> Iterator[None]:
     """Let errors say which field they are about: their messages begin with its place."""
@@ -172,18 +169,16 @@ def naming(*fields: str) -> Iterator[None]:
 
 def encode_openai(vectors: Vectors, n_tokens: int, model: str, *, as_base64: bool) -> bytes:
     """OpenAI's answer, for float32 ``(n, d)``."""
-    shown = _base64 if as_base64 else vector_bytes
-    data = b",".join(
-        b'{"object":"embedding","index":%d,"embedding":%b}' % (index, shown(vector))
-        for index, vector in enumerate(vectors)
-    )
+    rows = []
+    for index, vector in enumerate(vectors):
+        if as_base64:
+            text = b'"%b"' % base64.b64encode(vector.astype("<f4", copy=False).tobytes())
+        else:
+            text = vector_bytes(vector)
+        rows.append(b'{"object":"embedding","index":%d,"embedding":%b}' % (index, text))
     usage = json_bytes({"prompt_tokens": n_tokens, "total_tokens": n_tokens})
     head = b'{"object":"list","model":%b,"usage":%b,"data":[' % (json_bytes(model), usage)
-    return head + data + b"]}"
-
-
-def _base64(vector: Vectors) -> bytes:
-    return b'"%b"' % base64.b64encode(vector.astype("<f4", copy=False).tobytes())
+    return head + b",".join(rows) + b"]}"
 
 
 def encode_native(tables: Iterable[Vectors]) -> bytes:

@@ -180,10 +180,17 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(Kind.UNAVAILABLE, told, code="engine_dead", retry_after=error.retry_after)
     for exception, kind in _KINDS:
         if isinstance(error, exception):
-            message = _WORDS.get(kind) or _cut(getattr(error, "public", None) or str(error))
+            message = _WORDS.get(kind) or getattr(error, "public", None) or str(error)
+            if len(message) > _LONGEST:
+                message = message[: _LONGEST - 1] + "…"
             param = getattr(error, "param", None)
             return Failure(kind, message, param, retry_after=_RETRY_AFTER.get(kind))
-    return _internal(error)
+    known = isinstance(error, LlamaError)
+    _log.error("a request failed: %s", error, exc_info=None if known else error)
+    message = "the server failed to answer this request; its log says why"
+    if isinstance(error, DecodeError):
+        message = f"the model could not be evaluated (code {error.code}); try again"
+    return Failure(Kind.INTERNAL, message)
 
 
 def _overflow(error: ContextOverflowError) -> Failure:
@@ -201,19 +208,6 @@ def _overflow(error: ContextOverflowError) -> Failure:
     if error.at_least:  # behind the words that clients look for
         message += f"; it has at least {count} tokens, and was not counted further"
     return Failure(Kind.OVERFLOW, message, details=details)
-
-
-def _internal(error: BaseException) -> Failure:
-    known = isinstance(error, LlamaError)
-    _log.error("a request failed: %s", error, exc_info=None if known else error)
-    message = "the server failed to answer this request; its log says why"
-    if isinstance(error, DecodeError):
-        message = f"the model could not be evaluated (code {error.code}); try again"
-    return Failure(Kind.INTERNAL, message)
-
-
-def _cut(message: str) -> str:
-    return message if len(message) <= _LONGEST else message[: _LONGEST - 1] + "…"
 
 
 # ---- dialects --------------------------------------------------------------------------------

@@ -103,18 +103,12 @@ def _digest(before: bytes, piece: bytes) -> bytes:
 
 
 def _pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
-    for text in _texts(body):
-        data = text.encode("utf-8", "surrogatepass")
-        for start in range(0, len(data), BLOCK):
-            yield data[start : start + BLOCK]
-
-
-def _texts(body: Mapping[str, Any]) -> Iterator[str]:
-    """The parts of a request that a template renders, in that order; one for each message."""
-    for name in _FIRST:
-        yield from _parts(body.get(name))
-    for name in _GROWING:
-        yield from _parts(body.get(name))
+    """The blocks of what a template renders, in that order; each message begins with a new one."""
+    for name in (*_FIRST, *_GROWING):
+        for text in _parts(body.get(name)):
+            data = text.encode("utf-8", "surrogatepass")
+            for start in range(0, len(data), BLOCK):
+                yield data[start : start + BLOCK]
 
 
 def _parts(value: Any) -> Iterable[str]:

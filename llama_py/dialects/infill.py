@@ -27,17 +27,12 @@ def infill_tokens(context: CallContext, prompt: str | Sequence[int], suffix: str
             f"suffix needs a model with infill tokens, and this one has no {', '.join(missing)}; "
             "leave suffix out, or load a model that was trained to fill in the middle"
         )
-    before = [vocab.fim_pre, *_prefix_tokens(vocab, prompt)]
+    before = [vocab.fim_pre]
+    before += vocab.tokenize(prompt, add_special=False) if isinstance(prompt, str) else prompt
     after = [vocab.fim_suf, *suffix_tokens(vocab, context.metadata, suffix)]
     parts = after + before if context.spm_infill else before + after
     start = [vocab.bos] if vocab.add_bos and vocab.bos >= 0 else []
     return [*start, *parts, vocab.fim_mid]
-
-
-def _prefix_tokens(vocab: VocabLike, prompt: str | Sequence[int]) -> list[int]:
-    if isinstance(prompt, str):
-        return vocab.tokenize(prompt, add_special=False)
-    return list(prompt)
 
 
 def suffix_tokens(vocab: VocabLike, metadata: Mapping[str, str], suffix: str) -> list[int]:

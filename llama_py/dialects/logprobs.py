@@ -141,25 +141,18 @@ def _shown_text(piece: bytes) -> str:
 
 def chat_logprobs(vocab: VocabLike, entries: Sequence[LogprobEntry]) -> ChatCompletionLogprobs:
     """Entries in the format of chat completions."""
-    return {"content": [_chat_entry(vocab, entry) for entry in entries], "refusal": None}
+    content: list[ChatCompletionLogprobToken] = []
+    for _, _, token, logprobs in entries:
+        if logprobs is None:
+            content.append({**_entry(vocab, token, _IMPOSSIBLE), "top_logprobs": []})
+            continue
+        others = zip(logprobs.ids.tolist(), logprobs.logprobs.tolist(), strict=True)
+        top = [_entry(vocab, other, value) for other, value in others]
+        content.append({**_entry(vocab, token, logprobs.logprob), "top_logprobs": top})
+    return {"content": content, "refusal": None}
 
 
-def _chat_entry(vocab: VocabLike, entry: LogprobEntry) -> ChatCompletionLogprobToken:
-    logprobs = entry.logprobs
-    if logprobs is None:
-        top = _top_entry(vocab, entry.token, _IMPOSSIBLE)
-        return {**top, "top_logprobs": []}
-    others = zip(logprobs.ids.tolist(), logprobs.logprobs.tolist(), strict=True)
-    piece = vocab.piece(entry.token)
-    return {
-        "token": piece.decode("utf-8", "replace"),
-        "logprob": _finite(logprobs.logprob),
-        "bytes": list(piece),
-        "top_logprobs": [_top_entry(vocab, token, value) for token, value in others],
-    }
-
-
-def _top_entry(vocab: VocabLike, token: int, logprob: float) -> ChatCompletionTopLogprobToken:
+def _entry(vocab: VocabLike, token: int, logprob: float) -> ChatCompletionTopLogprobToken:
     piece = vocab.piece(token)
     return {
         "token": piece.decode("utf-8", "replace"),

@@ -78,11 +78,17 @@ def read_media_part(part: Mapping[str, Any], kind: str, where: str) -> ImagePart
         ParameterError: it has another form.
         MediaError: its base64 is none.
     """
-    if kind == "input_audio":
-        return _sound(part.get("input_audio"), where)
     if kind == "video_url":
         raise ParameterError(f"{where} is a video, and no model here sees films; send pictures")
     given = part.get("image_url" if kind == "input_image" else kind)
+    if kind == "input_audio":
+        name = f"{where}.input_audio"
+        if not isinstance(given, Mapping) or not isinstance(given.get("data"), str):
+            raise ParameterTypeError(
+                f'{name} must be an object {{"data": BASE64, "format": "wav"}}, not {shown(given)}'
+            )
+        data = decode_base64(given["data"], f"{name}.data")
+        return PlacedAudio(data, f"audio/{given.get('format')}", where=where)
     url = given.get("url") if isinstance(given, Mapping) else given
     name = f"{where}.{'image_url' if kind == 'input_image' else kind}"
     if not isinstance(url, str):
@@ -92,16 +98,6 @@ def read_media_part(part: Mapping[str, Any], kind: str, where: str) -> ImagePart
         )
     kinds = PlacedAudio if kind == "audio_url" else PlacedImage
     return kinds(url=check_text(url, name), where=where)
-
-
-def _sound(given: Any, place: str) -> AudioPart:
-    where = f"{place}.input_audio"
-    if not isinstance(given, Mapping) or not isinstance(given.get("data"), str):
-        raise ParameterTypeError(
-            f'{where} must be an object {{"data": BASE64, "format": "wav"}}, not {shown(given)}'
-        )
-    data = decode_base64(given["data"], f"{where}.data")
-    return PlacedAudio(data, f"audio/{given.get('format')}", where=place)
 
 
 # ---- prompts ---------------------------------------------------------------------------------

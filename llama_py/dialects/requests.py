@@ -117,34 +117,23 @@ def chat_requests(
         constraint = budget_for(vocab, rendered, asked.reasoning_budget, constraint)
     if grammar is not sampling.grammar or constraint is not sampling.constraint:
         sampling = replace(sampling, grammar=grammar, constraint=constraint)
-    fitting = replace(
-        wanted, sampling=sampling, generation=generation, visible=_visible(vocab, rendered)
-    )
+    # The special tokens that the parser of the reply has to see as text.
+    preserved = map(vocab.special_token, rendered.preserved_tokens)
+    visible = frozenset([token for token in preserved if token is not None])
+    fitting = replace(wanted, sampling=sampling, generation=generation, visible=visible)
     return requests_of(fitting, [chat_prompt(rendered)], count)
-
-
-def _visible(vocab: VocabLike, rendered: RenderedChat) -> frozenset[int]:
-    """The special tokens that the parser of the reply has to see as text."""
-    found = map(vocab.special_token, rendered.preserved_tokens)
-    return frozenset([token for token in found if token is not None])
 
 
 def chat_prompt(rendered: RenderedChat) -> Prompt:
     """The prompt that the engine evaluates."""
     text = rendered.prompt
+    places = _byte_ranges(text, [(start, end) for start, end, _ in rendered.media])
+    media = zip(places, rendered.media, strict=True)
     return Prompt(
         text=text.encode("utf-8", "surrogatepass"),
         boundaries=_byte_offsets(text, rendered.message_starts),
         plain=_byte_ranges(text, rendered.plain_ranges),
-        media=_placed(text, rendered),
-    )
-
-
-def _placed(text: str, rendered: RenderedChat) -> tuple[PlacedMedium, ...]:
-    places = _byte_ranges(text, [(start, end) for start, end, _ in rendered.media])
-    media = [medium for _, _, medium in rendered.media]
-    return tuple(
-        PlacedMedium(start, end, medium) for (start, end), medium in zip(places, media, strict=True)
+        media=tuple(PlacedMedium(*place, medium) for place, (_, _, medium) in media),
     )
 
 

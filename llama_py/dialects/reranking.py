@@ -86,14 +86,11 @@ def _documents(given: Any, tei: bool, limits: RequestLimits) -> list[str]:
         raise wrong_value(
             name, f"has {len(given)} entries, and this server takes {limits.max_inputs} at once"
         )
-    return [_text(each, f"{name}[{index}]") for index, each in enumerate(given)]
-
-
-def _text(given: Any, place: str) -> str:
-    """A document: a text, or an object that has one."""
-    if isinstance(given, dict):
-        return Fields(given, place).needed_text("text")
-    return as_text(given, place)
+    places = [f"{name}[{index}]" for index in range(len(given))]
+    return [
+        Fields(each, place).needed_text("text") if isinstance(each, dict) else as_text(each, place)
+        for each, place in zip(given, places, strict=True)
+    ]
 
 
 def encode_ranking(
@@ -101,20 +98,15 @@ def encode_ranking(
 ) -> object:
     """The answer, as an object of JSON."""
     if body.tei:
-        return [_tei(each, body.with_text) for each in ranking]
-    return {
-        "object": "list",
-        "model": model,
-        "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
-        "results": [_jina(each, body.with_text) for each in ranking],
-    }
-
-
-def _tei(each: RankedDocument, with_text: bool) -> dict[str, Any]:
-    text = {"text": each.document} if with_text else {}
-    return {"index": each.index, "score": each.score, **text}
-
-
-def _jina(each: RankedDocument, with_text: bool) -> dict[str, Any]:
-    document = {"document": {"text": each.document}} if with_text else {}
-    return {"index": each.index, "relevance_score": each.score, **document}
+        return [
+            {"index": each.index, "score": each.score}
+            | ({"text": each.document} if body.with_text else {})
+            for each in ranking
+        ]
+    results = [
+        {"index": each.index, "relevance_score": each.score}
+        | ({"document": {"text": each.document}} if body.with_text else {})
+        for each in ranking
+    ]
+    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+    return {"object": "list", "model": model, "usage": usage, "results": results}

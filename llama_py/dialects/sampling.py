@@ -67,21 +67,17 @@ def _parse_defaults(present: tuple[tuple[str, str], ...]) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     for key, text in present:
         if key == _SEQUENCE_KEY:
-            _adopt(found, "samplers", _known_samplers(text), key)
+            names = [sampler_name(name) for name in text.split(";")]
+            known = tuple(name for name in names if name in SAMPLER_NAMES)
+            _adopt(found, "samplers", known, key)
         else:
             field, kind = _MODEL_KEYS[key]
-            _adopt(found, field, _number(text, kind), key)
+            try:
+                number = float(text)
+            except ValueError:
+                number = math.nan
+            _adopt(found, field, kind(number) if math.isfinite(number) else None, key)
     return found
-
-
-def _number(text: str, kind: type[int] | type[float]) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    if not math.isfinite(value):
-        return None
-    return int(value) if kind is int else value
 
 
 def _adopt(found: dict[str, Any], field: str, value: Any, key: str) -> None:
@@ -93,11 +89,6 @@ def _adopt(found: dict[str, Any], field: str, value: Any, key: str) -> None:
         logger.warning("the model's %s is ignored: %s", key, error)
     else:
         found[field] = value
-
-
-def _known_samplers(sequence: str) -> tuple[str, ...]:
-    names = [sampler_name(name) for name in sequence.split(";")]
-    return tuple(name for name in names if name in SAMPLER_NAMES)
 
 
 # ---- SamplingParams --------------------------------------------------------------------------
@@ -132,20 +123,16 @@ def read_sampling(
         values.pop("mirostat", None)  # a caller who asks for greedy sampling gets it
     values |= {_FIELDS[name]: value for name, value in options.items() if name in _FIELDS}
     if "tfs_z" in options and options["tfs_z"] != 1:
-        _warn_of_tfs()
+        warnings.warn(
+            "tfs_z has no effect: llama.cpp has no tail-free sampling any more; use min_p instead",
+            DeprecationWarning,
+            stacklevel=_level_of_the_caller(),
+        )
     for token in options.get("logit_bias") or ():
         check_number("logit_bias: token", token, 0, context.vocab.n_tokens - 1, integer=True)
     if grammar is not None:
         values |= {"grammar": grammar.grammar, "constraint": grammar.constraint}
     return SamplingParams(**values)
-
-
-def _warn_of_tfs() -> None:
-    warnings.warn(
-        "tfs_z has no effect: llama.cpp has no tail-free sampling any more; use min_p instead",
-        DeprecationWarning,
-        stacklevel=_level_of_the_caller(),
-    )
 
 
 def _level_of_the_caller() -> int:

@@ -45,7 +45,11 @@ def session_of(body: Mapping[str, Any], headers: Mapping[str, str]) -> str | Non
     found = [headers.get(name) for name in _HEADERS]
     found += [body.get(name) for name in _FIELDS]
     found.append(_of_metadata(body.get("metadata")))
-    return next((_name_of(value) for value in found if isinstance(value, str) and value), None)
+    name = next((value for value in found if isinstance(value, str) and value), None)
+    if name is None or _is_name(name):
+        return name
+    raw = name.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(raw, digest_size=16).hexdigest()
 
 
 def check_session_id(field: str, value: Any) -> str:
@@ -79,14 +83,6 @@ def _of_metadata(metadata: Any) -> str | None:
         return user
     session = parts.get("session_id") if isinstance(parts, dict) else None
     return session if isinstance(session, str) and session else user
-
-
-def _name_of(value: str) -> str:
-    """The value, or a digest of one that cannot be a name."""
-    if _is_name(value):
-        return value
-    raw = value.encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(raw, digest_size=16).hexdigest()
 
 
 def label_of(tenant: str, session: str | None) -> str | None:

@@ -57,7 +57,7 @@ def read_prompts(value: Any, most: int) -> list[str | list[Any] | MarkedPrompt]:
         raise ParameterTypeError(f"prompt must be {_PROMPT}, not {shown(value)}")
     if not value:
         raise ParameterError(f"prompt is empty; it must be {_PROMPT}")
-    if any(_is_number(item) for item in value):
+    if any(isinstance(item, (int, float)) and not isinstance(item, bool) for item in value):
         return [_mixed(value)]
     if len(value) > most:
         raise ParameterError(f"prompt has {len(value)} prompts; at most {most} are allowed")
@@ -84,10 +84,6 @@ def _mixed(items: Sequence[Any]) -> list[Any]:
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-
-
-def _is_number(item: Any) -> bool:
-    return isinstance(item, (int, float)) and not isinstance(item, bool)
 
 
 def mixed_tokens(
@@ -143,16 +139,14 @@ def tokenize(vocab: VocabLike, body: Mapping[str, Any]) -> dict[str, Any]:
     )
     if not as_bool(body, "with_pieces", False):
         return {"tokens": tokens}
-    return {"tokens": [{"id": token, "piece": _piece(vocab, token)} for token in tokens]}
-
-
-def _piece(vocab: VocabLike, token: int) -> str | list[int]:
-    """The text of a token; the bytes, if they are no text by themselves."""
-    piece = vocab.piece(token)
-    try:
-        return piece.decode("utf-8")
-    except UnicodeDecodeError:
-        return list(piece)
+    pieces: list[dict[str, Any]] = []
+    for token in tokens:
+        piece = vocab.piece(token)
+        try:
+            pieces.append({"id": token, "piece": piece.decode("utf-8")})
+        except UnicodeDecodeError:  # its bytes are no text by themselves
+            pieces.append({"id": token, "piece": list(piece)})
+    return {"tokens": pieces}
 
 
 def tokens_of(vocab: VocabLike, body: Mapping[str, Any]) -> list[int]:

@@ -89,18 +89,14 @@ def with_texts_in_results(messages: Sequence[Message]) -> tuple[Message, ...]:
     out: list[Message] = []
     for message in messages:
         if message.role in ("user", "system") and out and out[-1].role == "tool":
-            out[-1] = _extended(out[-1], message)
+            (result,) = out[-1].parts
+            if isinstance(result, ToolResult):
+                said = _said_in((*result.content, *message.parts))
+                more = replace(result, content=_parts_of(said, "\n\n"))
+                out[-1] = replace(out[-1], parts=(more,))
         else:
             out.append(message)
     return tuple(out)
-
-
-def _extended(message: Message, more: Message) -> Message:
-    (result,) = message.parts
-    if not isinstance(result, ToolResult):
-        return message
-    said = _said_in((*result.content, *more.parts))
-    return replace(message, parts=(replace(result, content=_parts_of(said, "\n\n")),))
 
 
 def read_messages(value: Any, *, sees: bool = False) -> tuple[Message, ...]:
@@ -121,7 +117,8 @@ def read_messages(value: Any, *, sees: bool = False) -> tuple[Message, ...]:
     messages = [each for i, one in enumerate(given) for each in _message(one, names, i, sees)]
     if not messages:
         raise ParameterError("messages has no content; a conversation needs something to answer")
-    return tuple(_united(messages))
+    sides = groupby(messages, key=lambda message: message.role)
+    return tuple(each for role, side in sides for each in _united(role, [*side]))
 
 
 # ---- values ----------------------------------------------------------------------------------
@@ -188,14 +185,11 @@ def _system_text(value: Any, where: str) -> str:
     texts = []
     for kind, block, place in _blocks("" if value is None else value, where):
         if kind == "text":
-            texts.append(_without_billing(_text(block, place)))
+            text = _text(block, place)
+            texts.append(text.partition("\n")[2] if text.startswith(_BILLING) else text)
         else:
             note_ignored("blocks of system messages", kind)
-    return _BETWEEN.join(text for text in texts if text)
-
-
-def _without_billing(text: str) -> str:
-    return text.partition("\n")[2] if text.startswith(_BILLING) else text
+    return _joined(texts)
 
 
 # ---- messages --------------------------------------------------------------------------------
@@ -242,9 +236,14 @@ def _assistant(content: Any, names: dict[str, str], where: str) -> Iterator[Mess
         elif kind == "thinking":
             side.thoughts.append(_thought(block, place))
         elif kind == "tool_use":
-            call = _call(block, place)
-            names[call.id] = call.name
-            side.calls.append(call)
+            name = check_text(block.get("name"), f"{place}.name")
+            if not name:
+                raise ParameterError(f"{place}.name is empty")
+            given = {} if block.get("input") is None else block["input"]
+            check_json(check_object(given, f"{place}.input"), f"{place}.input")
+            call_id = _id(block, place, "id")
+            names[call_id] = name
+            side.calls.append(ToolCall(name, json.dumps(given, ensure_ascii=False), call_id))
         elif kind != "redacted_thinking":  # which nobody but its maker can read
             note_ignored("blocks of assistants", kind)
     text, thought = _joined(side.texts), _joined(side.thoughts)
@@ -290,15 +289,6 @@ def _thought(block: Mapping[str, Any], place: str) -> str:
         return base64.b64decode(signature[len(HIDDEN) :], validate=True).decode()
     except (binascii.Error, ValueError):
         return ""
-
-
-def _call(block: Mapping[str, Any], place: str) -> ToolCall:
-    name = check_text(block.get("name"), f"{place}.name")
-    if not name:
-        raise ParameterError(f"{place}.name is empty")
-    arguments = check_object({} if block.get("input") is None else block["input"], f"{place}.input")
-    check_json(arguments, f"{place}.input")
-    return ToolCall(name, json.dumps(arguments, ensure_ascii=False), _id(block, place, "id"))
 
 
 def _id(block: Mapping[str, Any], place: str, key: str) -> str:
@@ -388,41 +378,27 @@ def _document(block: Mapping[str, Any], place: str, sees: bool) -> list[Said] | 
     if kind == "text":
         found = [check_text(source.get("data"), f"{where}.data")]
     elif kind == "content":
-        found = _contents_of(source.get("content"), f"{where}.content", sees)
-    elif sees and (kind == "base64" and _is_picture(source)):
+        found = []
+        for form, inner, at in _blocks(source.get("content"), f"{where}.content"):
+            if form == "text":
+                found.append(_text(inner, at))
+            elif form == "image":
+                found.append(_picture(inner, at) if sees else _INSTEAD["image"])
+    elif sees and kind == "base64" and is_picture_url(f"data:{source.get('media_type')}"):
         found = [_picture(block, place)]
     if found is None:
         return None
     return [*(_optional(block, key, place) for key in ("title", "context")), *found]
 
 
-def _is_picture(source: Mapping[str, Any]) -> bool:
-    return is_picture_url(f"data:{source.get('media_type')}")
-
-
-def _contents_of(content: Any, where: str, sees: bool) -> list[Said]:
-    found: list[Said] = []
-    for kind, block, place in _blocks(content, where):
-        if kind == "text":
-            found.append(_text(block, place))
-        elif kind == "image":
-            found.append(_picture(block, place) if sees else _INSTEAD["image"])
-    return found
-
-
 def _optional(block: Mapping[str, Any], key: str, place: str) -> str:
     return "" if block.get(key) is None else check_text(block[key], f"{place}.{key}")
 
 
-def _texts_of(content: Any, where: str) -> str:
-    return _joined(
-        [_text(b, place) for kind, b, place in _blocks(content, where) if kind == "text"]
-    )
-
-
 def _search_result(block: Mapping[str, Any], place: str) -> str:
     heads = [_optional(block, key, place) for key in ("title", "source")]
-    return _joined([*heads, _texts_of(block.get("content"), f"{place}.content")])
+    parts = _blocks(block.get("content"), f"{place}.content")
+    return _joined([*heads, *(_text(part, where) for kind, part, where in parts if kind == "text")])
 
 
 def _reference(block: Mapping[str, Any], place: str) -> str:
@@ -439,15 +415,10 @@ _READERS: dict[str, Callable[[Mapping[str, Any], str], str]] = {
 # ---- neighbours --------------------------------------------------------------------------------
 
 
-def _united(messages: Sequence[Message]) -> Iterator[Message]:
-    for role, group in groupby(messages, key=lambda message: message.role):
-        several = list(group)
-        yield from [_one(role, several)] if role in ("user", "assistant") else several
-
-
-def _one(role: Role, messages: Sequence[Message]) -> Message:
-    if len(messages) == 1:
-        return messages[0]
+def _united(role: Role, messages: Sequence[Message]) -> Sequence[Message]:
+    """What one role says in a row: one message, unless it is the system's or a tool's."""
+    if len(messages) == 1 or role not in ("user", "assistant"):
+        return messages
     parts = [part for message in messages for part in message.parts]
     thought = _joined([part.text for part in parts if isinstance(part, Thinking)])
     words = _said_in(parts)
@@ -455,4 +426,4 @@ def _one(role: Role, messages: Sequence[Message]) -> Message:
     said: list[Part] = [Thinking(thought)] if thought else []
     if any(words) or role == "user":
         said += _parts_of(words)
-    return Message(role, (*said, *calls))
+    return [Message(role, (*said, *calls))]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llama_py.chat.rendered import RenderedChat
-from llama_py.chat.stream import ChatStream, Delta, ToolCallDelta
+from llama_py.chat.stream import ChatStream, Delta
 from llama_py.dialects.anthropic.blocks import HIDDEN, TOOL_USE_ID
 from llama_py.dialects.anthropic.tool_input import ToolInput
 from llama_py.dialects.failures import Failure, anthropic_error
@@ -155,12 +155,25 @@ class MessageReply:
 
     def feed(self, index: int, event: Event) -> bytes:
         """Frames for an event of the request."""
-        if isinstance(event, FinishEvent):
-            return self._end(event)
-        self._tokens += 1
-        frames = self._tell(self._stream.feed(event.text)) if event.text else b""
-        self._thinking_tokens += self._stream.thinks
-        return frames
+        if not isinstance(event, FinishEvent):
+            self._tokens += 1
+            frames = self._tell(self._stream.feed(event.text)) if event.text else b""
+            self._thinking_tokens += self._stream.thinks
+            return frames
+        if event.error is not None:
+            self._close()  # the whole of what there is may be asked for, and nobody gets the frames
+            return b""
+        frames = self._tell(self._stream.feed(event.text) + self._stream.flush())
+        held, blank = self._blank
+        if held == "text" and blank and not self._blocks:  # it is all that was said
+            frames += self._begin(_EMPTY["text"]) + self._blocks[-1].add(blank)
+        if event.reason == "length":
+            self._reason = "max_tokens"
+        elif event.stop is not None and event.stop in self._head.stops:
+            self._reason, self._stop = "stop_sequence", event.stop
+        else:
+            self._reason = "tool_use" if self._stream.has_tool_calls else "end_turn"
+        return frames + self._close()
 
     def progress(self, progress: PromptProgress) -> bytes:
         """Nothing: there is no such event."""
@@ -215,12 +228,17 @@ class MessageReply:
     def _tell(self, deltas: Sequence[Delta]) -> bytes:
         frames = b""
         for delta in deltas:
-            if delta.tool_call is not None:
-                frames += self._call(delta.tool_call)
-            elif delta.reasoning:
-                frames += self._say("thinking", delta.reasoning)
-            else:
-                frames += self._say("text", delta.content)
+            call = delta.tool_call
+            if call is None:
+                kind = "thinking" if delta.reasoning else "text"
+                frames += self._say(kind, delta.reasoning or delta.content)
+                continue
+            if call.name is not None:
+                call_id = call.id or ""
+                letters = "" if call_id in self._own_ids else f"{secrets.token_hex(6)}_"
+                head = {"type": "tool_use", "id": f"{TOOL_USE_ID}{letters}{call_id}"}
+                frames += self._begin({**head, "name": call.name, "input": {}})
+            frames += self._blocks[-1].add(call.arguments)
         return frames
 
     def _say(self, kind: str, text: str) -> bytes:
@@ -236,13 +254,6 @@ class MessageReply:
             frames = self._begin(_EMPTY[kind])
         self._blank = (kind, text[len(said) :])
         return frames + self._blocks[-1].add(said)
-
-    def _call(self, call: ToolCallDelta) -> bytes:
-        frames = b""
-        if call.name is not None:
-            head = {"type": "tool_use", "id": self._wire_id(call.id or ""), "name": call.name}
-            frames = self._begin({**head, "input": {}})
-        return frames + self._blocks[-1].add(call.arguments)
 
     def _begin(self, head: Mapping[str, Any]) -> bytes:
         closed = self._close(before_call=head["type"] == "tool_use")
@@ -265,28 +276,3 @@ class MessageReply:
         new = secrets.token_hex(5)[:9]
         self._own_ids.add(new)
         return new
-
-    def _wire_id(self, call_id: str) -> str:
-        own = call_id in self._own_ids
-        return TOOL_USE_ID + ("" if own else f"{secrets.token_hex(6)}_") + call_id
-
-    # ---- the end -------------------------------------------------------------------------------
-
-    def _end(self, event: FinishEvent) -> bytes:
-        if event.error is not None:
-            self._close()  # the whole of what there is may be asked for, and nobody gets the frames
-            return b""
-        frames = self._tell(self._stream.feed(event.text) + self._stream.flush())
-        held, blank = self._blank
-        if held == "text" and blank and not self._blocks:  # it is all that was said
-            frames += self._begin(_EMPTY["text"]) + self._blocks[-1].add(blank)
-        self._reason = self._reason_of(event)
-        return frames + self._close()
-
-    def _reason_of(self, event: FinishEvent) -> str:
-        if event.reason == "length":
-            return "max_tokens"
-        if event.stop is not None and event.stop in self._head.stops:
-            self._stop = event.stop
-            return "stop_sequence"
-        return "tool_use" if self._stream.has_tool_calls else "end_turn"

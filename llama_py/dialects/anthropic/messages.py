@@ -45,6 +45,7 @@ _KNOWN = frozenset(
 )
 #: Numbers that are passed on under the same name.
 _NUMBERS = ("temperature", "top_p", "top_k")
+#: The nearest words that templates know.
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 
 
@@ -66,15 +67,20 @@ def read_call(
     Raises:
         RequestError, ParameterError, TemplateError, GrammarError: it cannot be answered.
     """
-    _note_unknown(body)
-    _check_thread(body)
+    unknown = body.keys() - _KNOWN
+    if unknown and _log.isEnabledFor(logging.DEBUG):
+        _log.debug("fields that are not known are ignored: %s", ", ".join(map(repr, unknown)))
+    if body.get("thread") is not None:
+        # Clients of Anthropic's understand this, and send all messages then: no loss here.
+        message = "thread is not supported: this server holds no conversations; send all messages"
+        code = "thread_unsupported_request"
+        raise RequestError(Kind.INVALID_VALUE, message, "thread", code=code)
     stream = _flag(body, "stream")
     thinking = _thinking(body)
-    stops = _stops(body, limits)
-    wanted = _wanted(context, body, stops, session)
+    wanted = _wanted(context, body, limits, session)
     request = _chat_request(body, limits, thinking, sees=context.sees)
     rendered = _rendered(context, request)
-    head = MessageHead(model, stops, thinking.shown, request_id)
+    head = MessageHead(model, wanted.generation.stop, thinking.shown, request_id)
 
     def encoder(records: Sequence[Record]) -> WireReply:
         return MessageReply(head, records[0], rendered)
@@ -102,47 +108,32 @@ def _rendered(context: CallContext, request: ChatRequest) -> RenderedChat:
 def _chat_request(
     body: Mapping[str, Any], limits: RequestLimits, thinking: _Thinking, *, sees: bool
 ) -> ChatRequest:
-    _check_counts(body, limits)
-    messages = read_messages(body.get("messages"), sees=sees)
-    tools = enforceable(read_tools(body.get("tools")))
-    given = body.get("tools") or ()
-    choice, parallel = read_tool_choice(body.get("tool_choice"), tools, given)
-    return ChatRequest(
-        (*read_system(body.get("system")), *messages),
-        tools=tools,
-        tool_choice=choice,
-        parallel_tool_calls=parallel,
-        json_calls=_flag(body, "json_calls") if "json_calls" in body else None,
-        schema=_schema(body),
-        enable_thinking=thinking.enabled,
-        reasoning_effort=_effort(body),
-        reasoning_budget=thinking.budget,
-        continue_final_message=is_opening(messages),
-        system_anywhere=True,
-    )
-
-
-def _note_unknown(body: Mapping[str, Any]) -> None:
-    unknown = body.keys() - _KNOWN
-    if unknown and _log.isEnabledFor(logging.DEBUG):
-        _log.debug("fields that are not known are ignored: %s", ", ".join(map(repr, unknown)))
-
-
-def _check_thread(body: Mapping[str, Any]) -> None:
-    """Refuse a conversation that the server is to hold, in a way that clients understand: those of
-    Anthropic's then send it as a whole, which costs nothing here."""
-    if body.get("thread") is not None:
-        message = "thread is not supported: this server holds no conversations; send all messages"
-        code = "thread_unsupported_request"
-        raise RequestError(Kind.INVALID_VALUE, message, "thread", code=code)
-
-
-def _check_counts(body: Mapping[str, Any], limits: RequestLimits) -> None:
     for name, most in (("messages", limits.max_messages), ("tools", limits.max_tools)):
         value = body.get(name)
         if isinstance(value, list) and len(value) > most:
             raise ParameterError(f"{name} has {len(value)} entries, and {most} is the most")
     limits.check_tools(body, "tools")
+    messages = read_messages(body.get("messages"), sees=sees)
+    tools = enforceable(read_tools(body.get("tools")))
+    given = body.get("tools") or ()
+    choice, parallel = read_tool_choice(body.get("tool_choice"), tools, given)
+    system = read_system(body.get("system"))
+    json_calls = _flag(body, "json_calls") if "json_calls" in body else None
+    schema = _schema(body)
+    effort = _output_config(body).get("effort")
+    return ChatRequest(
+        (*system, *messages),
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=parallel,
+        json_calls=json_calls,
+        schema=schema,
+        enable_thinking=thinking.enabled,
+        reasoning_effort=_EFFORTS.get(effort) if isinstance(effort, str) else None,
+        reasoning_budget=thinking.budget,
+        continue_final_message=is_opening(messages),
+        system_anywhere=True,
+    )
 
 
 # ---- what the reply is to be like --------------------------------------------------------------
@@ -184,12 +175,6 @@ def _output_config(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return {} if value is None else check_object(value, "output_config")
 
 
-def _effort(body: Mapping[str, Any]) -> str | None:
-    """The nearest word that templates know."""
-    effort = _output_config(body).get("effort")
-    return _EFFORTS.get(effort) if isinstance(effort, str) else None
-
-
 def _schema(body: Mapping[str, Any]) -> Any:
     """The JSON schema that the text has to follow, or None."""
     wanted, where = _output_config(body).get("format"), "output_config.format"
@@ -209,21 +194,17 @@ def _flag(body: Mapping[str, Any], name: str) -> bool:
     return bool(value)
 
 
-def _stops(body: Mapping[str, Any], limits: RequestLimits) -> tuple[str, ...]:
-    if body.get("stop_sequences") is None:
-        return ()
-    stops = read_stops("stop_sequences", body["stop_sequences"])
+def _wanted(
+    context: CallContext, body: Mapping[str, Any], limits: RequestLimits, session: str | None
+) -> GenerationRequest:
+    """How the engine is to sample, and until when. Where there is less room, that is the limit."""
+    stops: tuple[str, ...] = ()
+    if body.get("stop_sequences") is not None:
+        stops = read_stops("stop_sequences", body["stop_sequences"])
     if len(stops) > limits.max_stops:
         raise ParameterError(
             f"stop_sequences has {len(stops)} entries, and {limits.max_stops} is the most"
         )
-    return stops
-
-
-def _wanted(
-    context: CallContext, body: Mapping[str, Any], stops: Sequence[str], session: str | None
-) -> GenerationRequest:
-    """How the engine is to sample, and until when. Where there is less room, that is the limit."""
     numbers = {name: body[name] for name in _NUMBERS if body.get(name) is not None}
     given = {name: whole(CHAT[name], number) for name, number in numbers.items()}
     options: ChatOptions = CHAT.read({**given, "stop": stops})

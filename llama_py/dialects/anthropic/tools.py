@@ -44,20 +44,17 @@ def _tool(value: Any, where: str) -> Tool | None:
         raise ParameterError(f"{where}.name is empty")
     description = tool.get("description")
     text = "" if description is None else check_text(description, f"{where}.description")
-    return Tool(name, text, _schema(tool.get("input_schema"), f"{where}.input_schema"))
+    place = f"{where}.input_schema"
+    schema = check_object(tool.get("input_schema"), place)
+    kind = schema.get("type", "object")
+    if kind != "object":
+        raise ParameterError(f'{place}.type is {shown(kind)}; an input has the type "object"')
+    check_json(schema, place)
+    return Tool(name, text, schema if "type" in schema else {"type": "object", **schema})
 
 
 def _is_left_out(tool: Mapping[str, Any]) -> bool:
     return tool.get("type") not in (None, "custom") and "input_schema" not in tool
-
-
-def _schema(value: Any, where: str) -> Mapping[str, Any]:
-    schema = check_object(value, where)
-    kind = schema.get("type", "object")
-    if kind != "object":
-        raise ParameterError(f'{where}.type is {shown(kind)}; an input has the type "object"')
-    check_json(schema, where)
-    return schema if "type" in schema else {"type": "object", **schema}
 
 
 def read_tool_choice(

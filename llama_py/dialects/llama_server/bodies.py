@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,42 +136,45 @@ def _call(
         priority=read_number(body, "priority", low=-(2**31), default=0),
         reuse=as_bool(body, "cache_prompt", True),
     )
-    choices = _choices(body, limits)
-    ends = _line_limits(context.vocab, body, len(prompts) * choices)
-    shape = _shape(body, base, asker, context.vocab.eog_tokens())
-
-    def encoder(records: Sequence[Record]) -> WireReply:
-        return NativeReply(shape, records, context.vocab, [_was_met(each) for each in ends])
-
-    requests = [
-        replace(base, prompt=prompts[i // choices], generation=_limited(base, end), choice=i)
-        for i, end in enumerate(ends)
-    ]
-    if len(prompts) == 1:  # of several replies to it, the first one is the conversation
-        requests[0] = replace(requests[0], session=asker.session)
-    return WireCall(requests, shape.stream, encoder, as_bool(body, "return_progress", False))
-
-
-def _choices(body: Mapping[str, Any], limits: RequestLimits) -> int:
     choices = read_number(body, "n_cmpl", "n", low=1, default=1)
     if choices > limits.max_choices:
         raise ParameterError(
             f"n_cmpl={choices} is out of range: allowed is 1 to {limits.max_choices}"
         )
-    return choices
+    ends = _line_limits(context.vocab, body, len(prompts) * choices)
+    shape = _shape(body, base, asker, context.vocab.eog_tokens())
+
+    def encoder(records: Sequence[Record]) -> WireReply:
+        return NativeReply(shape, records, context.vocab, ends)
+
+    requests = []
+    for i, end in enumerate(ends):
+        request = replace(base, prompt=prompts[i // choices], choice=i)
+        if end is not None:
+            limited = replace(base.generation, stopping_criteria=(end,))
+            request = replace(request, generation=limited)
+        requests.append(request)
+    if len(prompts) == 1:  # of several replies to it, the first one is the conversation
+        requests[0] = replace(requests[0], session=asker.session)
+    return WireCall(requests, shape.stream, encoder, as_bool(body, "return_progress", False))
 
 
 def _shape(
     body: Mapping[str, Any], request: GenerationRequest, asker: _Asker, ends: Sequence[int]
 ) -> Shape:
     stream = as_bool(body, "stream", False)
+    return_tokens = as_bool(body, "return_tokens", False)
+    timings = as_bool(body, "timings_per_token", False)
+    fields = [] if body.get("response_fields") is None else body["response_fields"]
+    if not isinstance(fields, list) or not all(isinstance(each, str) for each in fields):
+        raise ParameterTypeError(f"response_fields must be a list of strings, not {shown(fields)}")
     return Shape(
         asker.model,
         described(request.sampling, request.generation, stream, ends),
         stream=stream,
-        return_tokens=as_bool(body, "return_tokens", False),
-        timings=as_bool(body, "timings_per_token", False),
-        fields=_response_fields(body),
+        return_tokens=return_tokens,
+        timings=timings,
+        fields=tuple(fields),
         slot=read_number(body, "id_slot", low=-1, default=-1),
         indentation=read_number(body, "n_indent", low=0, default=0),
         expose_prompt=asker.sees_prompt,
@@ -220,21 +223,3 @@ def _line_limits(vocab: VocabLike, body: Mapping[str, Any], count: int) -> list[
         return [None] * count
     seconds = max(0, milliseconds) / 1e3
     return [LineLimit(vocab.plain_piece, seconds, indentation) for _ in range(count)]
-
-
-def _limited(request: GenerationRequest, limit: LineLimit | None) -> GenerationParams:
-    generation = request.generation
-    return generation if limit is None else replace(generation, stopping_criteria=(limit,))
-
-
-def _was_met(limit: LineLimit | None) -> Callable[[], bool]:
-    return lambda: limit is not None and limit.met
-
-
-def _response_fields(body: Mapping[str, Any]) -> tuple[str, ...]:
-    fields = body.get("response_fields")
-    if fields is None:
-        return ()
-    if not isinstance(fields, list) or not all(isinstance(each, str) for each in fields):
-        raise ParameterTypeError(f"response_fields must be a list of strings, not {shown(fields)}")
-    return tuple(fields)

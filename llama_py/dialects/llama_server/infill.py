@@ -36,13 +36,22 @@ def infill_prompt(context: CallContext, body: Mapping[str, Any], room: int) -> l
         ParameterError: a part is no text.
     """
     vocab = context.vocab
-    _check_tokens(vocab)
-    text = _text(body, "input_prefix") + _optional(body, "prompt")
+    missing = [name for name in ("fim_pre", "fim_suf", "fim_mid") if getattr(vocab, name) < 0]
+    if missing:
+        raise RequestError(
+            Kind.NOT_IMPLEMENTED,
+            f"this model cannot fill in the middle: its vocabulary has no {', '.join(missing)}",
+        )
+    text = _text(body, "input_prefix")
+    if body.get("prompt") is not None:
+        text += read_text("prompt", body["prompt"], empty=True)
     before = vocab.tokenize(text, add_special=False)
     after = suffix_tokens(vocab, context.metadata, _text(body, "input_suffix"))
     start = [vocab.bos] if vocab.add_bos and vocab.bos >= 0 else []
     left = room - len(start) - 3
-    before, after = _nearest(before, after, left)
+    behind = min(len(after), max(left - len(before), int(left * (1 - _BEFORE)), 0))
+    ahead = min(len(before), max(0, left - behind))
+    before, after = before[len(before) - ahead :], after[:behind]
     extra = _extra_tokens(vocab, body)
     extra = extra[len(extra) - max(0, min(len(extra), left - len(before) - len(after))) :]
     parts = [vocab.fim_pre, *before], [vocab.fim_suf, *after]
@@ -50,30 +59,10 @@ def infill_prompt(context: CallContext, body: Mapping[str, Any], room: int) -> l
     return [*start, *extra, *first, *second, vocab.fim_mid]
 
 
-def _check_tokens(vocab: VocabLike) -> None:
-    missing = [name for name in ("fim_pre", "fim_suf", "fim_mid") if getattr(vocab, name) < 0]
-    if missing:
-        raise RequestError(
-            Kind.NOT_IMPLEMENTED,
-            f"this model cannot fill in the middle: its vocabulary has no {', '.join(missing)}",
-        )
-
-
 def _text(body: Mapping[str, Any], name: str) -> str:
     if body.get(name) is None:
         raise RequestError(Kind.MISSING, f"the field {name!r} is missing", name)
     return read_text(name, body[name], empty=True)
-
-
-def _optional(body: Mapping[str, Any], name: str) -> str:
-    return "" if body.get(name) is None else read_text(name, body[name], empty=True)
-
-
-def _nearest(before: list[int], after: list[int], room: int) -> tuple[list[int], list[int]]:
-    """The text nearest to the gap, of both sides."""
-    behind = min(len(after), max(room - len(before), int(room * (1 - _BEFORE)), 0))
-    ahead = min(len(before), max(0, room - behind))
-    return before[len(before) - ahead :], after[:behind]
 
 
 def _extra_tokens(vocab: VocabLike, body: Mapping[str, Any]) -> list[int]:
@@ -87,21 +76,19 @@ def _extra_tokens(vocab: VocabLike, body: Mapping[str, Any]) -> list[int]:
     if chunks and vocab.fim_rep >= 0:
         tokens += [vocab.fim_rep, *_plain(vocab, _PROJECT + "\n")]
     for place, chunk in enumerate(chunks):
-        tokens += _chunk_tokens(vocab, f"input_extra[{place}]", chunk)
+        name = f"input_extra[{place}]"
+        if not isinstance(chunk, Mapping) or chunk.get("text") is None:
+            raise ParameterTypeError(f"{name} must be an object with a text, not {shown(chunk)}")
+        text = read_text(f"{name}.text", chunk["text"], empty=True)
+        file = chunk.get("filename")
+        file = _FILE if file is None else read_text(f"{name}.filename", file, empty=True)
+        if vocab.fim_sep >= 0:
+            tokens += [vocab.fim_sep, *_plain(vocab, file + "\n"), *_plain(vocab, text)]
+        else:
+            tokens += [*_plain(vocab, _SNIPPET), *_plain(vocab, text)]
     if chunks and vocab.fim_sep >= 0:
         tokens += [vocab.fim_sep, *_plain(vocab, "filename\n")]
     return tokens
-
-
-def _chunk_tokens(vocab: VocabLike, name: str, chunk: Any) -> list[int]:
-    if not isinstance(chunk, Mapping) or chunk.get("text") is None:
-        raise ParameterTypeError(f"{name} must be an object with a text, not {shown(chunk)}")
-    text = read_text(f"{name}.text", chunk["text"], empty=True)
-    file = chunk.get("filename")
-    file = _FILE if file is None else read_text(f"{name}.filename", file, empty=True)
-    if vocab.fim_sep >= 0:
-        return [vocab.fim_sep, *_plain(vocab, file + "\n"), *_plain(vocab, text)]
-    return [*_plain(vocab, _SNIPPET), *_plain(vocab, text)]
 
 
 def _plain(vocab: VocabLike, text: str) -> list[int]:

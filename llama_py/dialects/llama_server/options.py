@@ -113,31 +113,24 @@ def read_native_sampling(context: CallContext, body: Mapping[str, Any]) -> Sampl
     options |= {name: whole(COMPLETION[name], value) for name, value in given.items()}
     for name, ours in _OTHERS.items():
         if body.get(name) is not None:
-            options[ours] = _renamed(name, ours, body[name])
+            try:
+                options[ours] = COMPLETION[ours].read(whole(COMPLETION[ours], body[name]))
+            except ParameterError as error:  # it names the option, and not the member
+                raise type(error)(str(error).replace(ours, name, 1)) from None
     if body.get("samplers") is not None:
-        options["samplers"] = _samplers(body["samplers"])
+        names = body["samplers"]
+        if isinstance(names, str):
+            names = [_LETTERS.get(letter, "") for letter in names]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ParameterTypeError(
+                f"samplers must be a list of names, not {shown(body['samplers'])}"
+            )
+        known = [sampler_name(name) for name in names]
+        options["samplers"] = [name for name in known if name in SAMPLER_NAMES]
     if body.get("logit_bias") is not None:
         options["logit_bias"] = _biases(context, body["logit_bias"])
     read = COMPLETION.read(options)
     return read_sampling(COMPLETION, read, context, _grammar(context, body))
-
-
-def _renamed(name: str, ours: str, value: Any) -> Any:
-    try:
-        return COMPLETION[ours].read(whole(COMPLETION[ours], value))
-    except ParameterError as error:
-        raise type(error)(str(error).replace(ours, name, 1)) from None
-
-
-def _samplers(value: Any) -> list[str]:
-    """Names in a list, or a letter for each; those that do not exist are left out."""
-    names = value if isinstance(value, list) else None
-    if isinstance(value, str):
-        names = [_LETTERS.get(letter, "") for letter in value]
-    if names is None or not all(isinstance(name, str) for name in names):
-        raise ParameterTypeError(f"samplers must be a list of names, not {shown(value)}")
-    known = [sampler_name(name) for name in names]
-    return [name for name in known if name in SAMPLER_NAMES]
 
 
 def _biases(context: CallContext, value: Any) -> dict[int, float]:
@@ -151,25 +144,20 @@ def _biases(context: CallContext, value: Any) -> dict[int, float]:
             pair = [pair.get("token"), pair.get("bias")]
         if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
             raise ParameterTypeError(f"logit_bias: {shown(pair)} is no pair of a token and a bias")
-        bias = _bias(pair[1])
-        for token in _biased_tokens(context, pair[0], as_number=isinstance(value, Mapping)):
-            biases[token] = bias
+        bias = -math.inf
+        if pair[1] is not False and pair[1] is not None:
+            check_number("logit_bias: bias", pair[1])
+            bias = float(pair[1])
+        token = pair[0]
+        if isinstance(value, Mapping) and isinstance(token, str):  # JSON has no other keys
+            token = int(token) if token.lstrip("-").isdecimal() else token
+        if isinstance(token, str):
+            tokens = context.vocab.tokenize(token, add_special=False)
+        else:
+            check_number("logit_bias: token", token, 0, context.vocab.n_tokens - 1, integer=True)
+            tokens = [int(token)]
+        biases |= dict.fromkeys(tokens, bias)
     return biases
-
-
-def _biased_tokens(context: CallContext, token: Any, *, as_number: bool) -> list[int]:
-    if isinstance(token, str) and not (as_number and token.lstrip("-").isdecimal()):
-        return context.vocab.tokenize(token, add_special=False)
-    number = int(token) if isinstance(token, str) else token
-    check_number("logit_bias: token", number, 0, context.vocab.n_tokens - 1, integer=True)
-    return [int(number)]
-
-
-def _bias(value: Any) -> float:
-    if value is False or value is None:
-        return -math.inf
-    check_number("logit_bias: bias", value)
-    return float(value)
 
 
 def _grammar(context: CallContext, body: Mapping[str, Any]) -> CompiledGrammar | None:
@@ -204,7 +192,11 @@ def described(
     out["dry_sequence_breakers"] = list(sampling.dry_sequence_breakers)
     most = -1 if generation.max_tokens is None else generation.max_tokens
     forbidden = dict.fromkeys(ends if generation.ignore_eos else (), -math.inf)
-    biases = {**forbidden, **sampling.logit_bias}
+    # JSON has no infinity. llama-server says null, which ``_biases`` reads.
+    biases = [
+        {"token": token, "bias": bias if math.isfinite(bias) else None}
+        for token, bias in {**forbidden, **sampling.logit_bias}.items()
+    ]
     return {
         **out,
         "stop": list(generation.stop),
@@ -214,14 +206,9 @@ def described(
         "n_discard": 0,
         "ignore_eos": generation.ignore_eos,
         "stream": stream,
-        "logit_bias": [{"token": token, "bias": _shown(bias)} for token, bias in biases.items()],
+        "logit_bias": biases,
         "n_probs": generation.logprobs or 0,
         "grammar": sampling.grammar.gbnf if sampling.grammar is not None else "",
         "samplers": [_SPELLED.get(name, name) for name in sampling.samplers or SAMPLER_NAMES],
         "lora": [],
     }
-
-
-def _shown(bias: float) -> float | None:
-    """JSON has no infinity; llama-server says null, and ``_bias`` reads that."""
-    return bias if math.isfinite(bias) else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.failures import Failure, openai_error
-from llama_py.dialects.llama_server.line_limits import Indentation
+from llama_py.dialects.llama_server.line_limits import Indentation, LineLimit
 from llama_py.dialects.logprobs import LogprobEntry, LogprobQueue, reply_piece
 from llama_py.dialects.token_texts import prompt_bytes
 from llama_py.dialects.usage import PromptProgress, make_timings
@@ -53,7 +53,7 @@ class _NativeChoice:
 
     index: int
     record: Record
-    limited: Callable[[], bool]
+    limit: LineLimit | None
     queue: LogprobQueue | None
     block: Indentation
     text: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class NativeReply:
     """Encodes the replies of one call (see ``dialects.wire.WireReply``).
 
     Args:
-        limited: for each record, whether its time or its indentation ended it.
+        limits: for each record, what ends it by its time or its indentation, if something does.
     """
 
     def __init__(
@@ -76,21 +76,17 @@ class NativeReply:
         shape: Shape,
         records: Sequence[Record],
         vocab: VocabLike,
-        limited: Sequence[Callable[[], bool]],
+        limits: Sequence[LineLimit | None],
     ) -> None:
         self._shape = shape
         self._vocab = vocab
-        self._replies = [
-            _NativeChoice(
-                index, record, limited[index], self._queue(record), Indentation(shape.indentation)
-            )
-            for index, record in enumerate(records)
-        ]
-
-    def _queue(self, record: Record) -> LogprobQueue | None:
-        if record.request.generation.logprobs is None:
-            return None
-        return LogprobQueue(reply_piece(self._vocab, record.request))
+        self._replies: list[_NativeChoice] = []
+        for index, record in enumerate(records):
+            queue = None
+            if record.request.generation.logprobs is not None:
+                queue = LogprobQueue(reply_piece(vocab, record.request))
+            block = Indentation(shape.indentation)
+            self._replies.append(_NativeChoice(index, record, limits[index], queue, block))
 
     # -- events ---------------------------------------------------------------------------------
 
@@ -102,7 +98,11 @@ class NativeReply:
         """An event with the text that has become certain; at the end, one with everything else."""
         reply = self._replies[index]
         if isinstance(event, TokenEvent):
-            return self._token(reply, event)
+            reply.tokens.append(event.token)
+            if reply.queue is None:
+                return self._add(reply, event.text, ()) if event.text else b""
+            reply.queue.add(event.token, event.logprobs)
+            return self._add(reply, event.text, reply.queue.release(len(event.text)))
         reply.finish = event
         # The token that ends a reply comes without an event of its own.
         reply.tokens += reply.record.generated[len(reply.tokens) :]
@@ -113,13 +113,6 @@ class NativeReply:
         if event.error is not None or not self._shape.stream:
             return frames
         return frames + frame(self._final(reply))
-
-    def _token(self, reply: _NativeChoice, event: TokenEvent) -> bytes:
-        reply.tokens.append(event.token)
-        if reply.queue is None:
-            return self._add(reply, event.text, ()) if event.text else b""
-        reply.queue.add(event.token, event.logprobs)
-        return self._add(reply, event.text, reply.queue.release(len(event.text)))
 
     def _add(self, reply: _NativeChoice, text: str, entries: Sequence[LogprobEntry]) -> bytes:
         text = reply.block.kept(text) if self._shape.indentation else text
@@ -223,7 +216,6 @@ class NativeReply:
             "model": shape.model,
             "generation_settings": dict(shape.settings),
             "has_new_line": reply.has_new_line,
-            "truncated": self._truncated(reply),
             **self._ending(reply),
             "tokens_cached": record.n_prompt + max(0, len(reply.tokens) - 1),
             "timings": make_timings([record], len(reply.tokens)),
@@ -235,23 +227,20 @@ class NativeReply:
             final["completion_probabilities"] = reply.probs
         return chosen_fields(final, shape.fields) if shape.fields else final
 
-    def _ending(self, reply: _NativeChoice) -> dict[str, str]:
-        finish = reply.finish
+    def _ending(self, reply: _NativeChoice) -> dict[str, Any]:
+        """What ended it, and whether that was the context, before as much as was asked for."""
+        finish, most = reply.finish, reply.record.request.generation.max_tokens
+        ended = finish is not None and finish.reason == "length"
+        truncated = ended and (most is None or len(reply.tokens) < most)
         if finish is None or finish.reason not in ("stop", "length"):
             kind = "none"
         elif finish.stop is not None:
             kind = "word"
         else:
-            limited = finish.reason == "length" or reply.limited()
-            kind = "limit" if limited else "eos"
+            limited = reply.limit is not None and reply.limit.met
+            kind = "limit" if finish.reason == "length" or limited else "eos"
         word = finish.stop if finish is not None else None
-        return {"stop_type": kind, "stopping_word": word or ""}
-
-    def _truncated(self, reply: _NativeChoice) -> bool:
-        """Whether the context was full before as much was generated as was asked for."""
-        most = reply.record.request.generation.max_tokens
-        ended = reply.finish is not None and reply.finish.reason == "length"
-        return ended and (most is None or len(reply.tokens) < most)
+        return {"truncated": truncated, "stop_type": kind, "stopping_word": word or ""}
 
 
 def chosen_fields(reply: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:

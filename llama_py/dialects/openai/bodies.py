@@ -145,17 +145,7 @@ def _options(
     limits.check_length(body, "stop", limits.max_stops)
     limits.check_biases(body)
     options = {name: whole(table[name], body[name]) for name in body if name in known}
-    _leave_out_what_is_empty(options)
-    _choose_stream_options(options, streams=bool(body.get("stream")))
-    if not as_bool(body, "cache_prompt", True):  # llama-server's name
-        options["reuse"] = False
-    if session is not None:
-        options["session_id"] = session
-    return options
-
-
-def _leave_out_what_is_empty(options: dict[str, Any]) -> None:
-    """A grammar or a stop string without a text is none: so clients of llama-server mean it."""
+    # A grammar or a stop string without a text is none: so clients of llama-server mean it.
     if options.get("grammar") == "":
         del options["grammar"]
     stop = options.get("stop")
@@ -163,6 +153,17 @@ def _leave_out_what_is_empty(options: dict[str, Any]) -> None:
         del options["stop"]
     elif isinstance(stop, list):
         options["stop"] = [text for text in stop if text != ""]
+    of_stream = options.get("stream_options")
+    if not body.get("stream"):
+        options.pop("stream_options", None)
+    elif isinstance(of_stream, dict):  # its other members are not known
+        usage = of_stream.get("include_usage")
+        options["stream_options"] = {} if usage is None else {"include_usage": usage}
+    if not as_bool(body, "cache_prompt", True):  # llama-server's name
+        options["reuse"] = False
+    if session is not None:
+        options["session_id"] = session
+    return options
 
 
 def note_unknown(names: Sequence[str], limits: RequestLimits) -> None:
@@ -174,16 +175,6 @@ def note_unknown(names: Sequence[str], limits: RequestLimits) -> None:
         _log.debug("fields that are not known are ignored: %s", ", ".join(map(repr, names)))
 
 
-def _choose_stream_options(options: dict[str, Any], *, streams: bool) -> None:
-    """Leave out the members that are not known, and everything where there is no stream."""
-    given = options.get("stream_options")
-    if not streams:
-        options.pop("stream_options", None)
-    elif isinstance(given, dict):
-        usage = given.get("include_usage")
-        options["stream_options"] = {} if usage is None else {"include_usage": usage}
-
-
 def _choose_tools(options: dict[str, Any]) -> None:
     """Leave out tools that are no functions, and their choice: a provider runs them itself."""
     tools = options.get("tools")
@@ -192,18 +183,15 @@ def _choose_tools(options: dict[str, Any]) -> None:
         options["tools"] = [tool for tool in tools if _is_function(tool)]
         if tools and not options["tools"] and isinstance(choice, str):
             del options["tool_choice"]
-    if isinstance(choice, dict) and not _is_known_choice(choice):
+    if not isinstance(choice, dict):
+        return
+    kind = choice.get("type", "function")
+    if isinstance(kind, str) and kind not in ("function", "allowed_tools"):
         del options["tool_choice"]
-    allowed = choice.get("allowed_tools") if isinstance(choice, dict) else None
+    allowed = choice.get("allowed_tools")
     if isinstance(allowed, dict) and isinstance(allowed.get("tools"), list):
         functions = [tool for tool in allowed["tools"] if _is_function(tool)]
         options["tool_choice"] = {**choice, "allowed_tools": {**allowed, "tools": functions}}
-
-
-def _is_known_choice(choice: dict[str, Any]) -> bool:
-    """True also where the type is missing, or no text."""
-    kind = choice.get("type", "function")
-    return not isinstance(kind, str) or kind in ("function", "allowed_tools")
 
 
 def _is_function(tool: Any) -> bool:

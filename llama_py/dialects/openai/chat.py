@@ -127,7 +127,12 @@ def parse_chat(
 def _chat_request(
     options: ChatOptions, given: Any, system_anywhere: bool, lenient_tools: bool, goes_on: bool
 ) -> ChatRequest:
-    _check_tools(options)
+    for old, new in (("functions", "tools"), ("function_call", "tool_choice")):
+        if old in options and new in options:
+            raise ParameterError(f"{old} contradicts {new}: it is the older name of the same thing")
+    for choice, names in (("tool_choice", "tools"), ("function_call", "functions")):
+        if options.get(choice, "none") not in ("none", "auto") and names not in options:
+            raise ParameterError(f"{choice} is given, but there are no {names} to choose from")
     messages = read_messages(given)
     tools = read_tools(options.get("tools"), options.get("functions"))
     budget = options.get("reasoning_budget")
@@ -168,15 +173,6 @@ def _continuation(options: ChatOptions, messages: Sequence[Message], goes_on: bo
             "beginning of the reply; make them one, or pass continue_final_message=false"
         )
     return True
-
-
-def _check_tools(options: ChatOptions) -> None:
-    for old, new in (("functions", "tools"), ("function_call", "tool_choice")):
-        if old in options and new in options:
-            raise ParameterError(f"{old} contradicts {new}: it is the older name of the same thing")
-    for choice, tools in (("tool_choice", "tools"), ("function_call", "functions")):
-        if options.get(choice, "none") not in ("none", "auto") and tools not in options:
-            raise ParameterError(f"{choice} is given, but there are no {tools} to choose from")
 
 
 def _check_grammar(options: ChatOptions, request: ChatRequest) -> None:

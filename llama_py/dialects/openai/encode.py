@@ -220,14 +220,14 @@ class CompletionEncoder(EncoderBase):
         self._keep = per_prompt if keep is None else keep
         self._echoes = echoes
         self._offsets = offsets
-        self._replies = [self._reply(i, r, logprobs) for i, r in enumerate(records)]
-
-    def _reply(self, index: int, record: Record, logprobs: bool) -> _CompletionChoice:
-        if not logprobs:
-            return _CompletionChoice(index, record, None, None)
-        offset = self._offsets[index // self._per_prompt]
-        queue = LogprobQueue(reply_piece(self._vocab, record.request), offset)
-        return _CompletionChoice(index, record, queue, empty_completion_logprobs())
+        self._replies: list[_CompletionChoice] = []
+        for index, record in enumerate(records):
+            reply = _CompletionChoice(index, record, None, None)
+            if logprobs:
+                piece = reply_piece(vocab, record.request)
+                reply.queue = LogprobQueue(piece, offsets[index // per_prompt])
+                reply.logprobs = empty_completion_logprobs()
+            self._replies.append(reply)
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -238,12 +238,30 @@ class CompletionEncoder(EncoderBase):
     def feed(self, choice: int, event: Event) -> list[CreateCompletionResponse]:
         """Take an event of a choice; return the chunks that it makes."""
         reply = self._replies[choice]
-        chunks = [] if reply.begun else self._begin(reply)
+        chunks: list[Any] = []
+        if not reply.begun:
+            reply.begun = True
+            echo = self._echoes[reply.index // self._per_prompt]
+            if echo:
+                of_prompt = None if reply.queue is None else self._prompt_entries(reply, echo)
+                chunks = self._show(reply, echo, of_prompt)
+        entries = None
         if isinstance(event, TokenEvent):
-            chunks += self._token(reply, event)
+            self._completion_tokens += 1
+            if event.logprobs is not None:
+                reply.total += event.logprobs.logprob
+                reply.count += 1
+            if reply.queue is not None:
+                reply.queue.add(event.token, event.logprobs)
+                entries = reply.queue.release(len(event.text))
+            if not event.text and not entries:
+                return chunks
         else:
-            chunks += self._end(reply, event)
-        return chunks
+            self._finish(event)
+            if reply.queue is not None:
+                entries = reply.queue.finish(len(event.text), stopped=event.stop is not None)
+            reply.finish_reason = event.reason  # type: ignore[assignment]
+        return chunks + self._show(reply, event.text, entries)
 
     def take(self, choice: int, event: TokenEvent) -> str:
         """Take a token of a choice that has neither an echo nor log-probabilities.
@@ -255,34 +273,6 @@ class CompletionEncoder(EncoderBase):
         if event.text:
             self._replies[choice].parts.append(event.text)
         return event.text
-
-    def _begin(self, reply: _CompletionChoice) -> list[Any]:
-        """The prompt, with ``echo``."""
-        reply.begun = True
-        echo = self._echoes[reply.index // self._per_prompt]
-        if not echo:
-            return []
-        entries = None if reply.queue is None else self._prompt_entries(reply, echo)
-        return self._show(reply, echo, entries)
-
-    def _token(self, reply: _CompletionChoice, event: TokenEvent) -> list[Any]:
-        self._completion_tokens += 1
-        entries = None
-        if event.logprobs is not None:
-            reply.total += event.logprobs.logprob
-            reply.count += 1
-        if reply.queue is not None:
-            reply.queue.add(event.token, event.logprobs)
-            entries = reply.queue.release(len(event.text))
-        return self._show(reply, event.text, entries) if event.text or entries else []
-
-    def _end(self, reply: _CompletionChoice, event: FinishEvent) -> list[Any]:
-        self._finish(event)
-        entries = None
-        if reply.queue is not None:
-            entries = reply.queue.finish(len(event.text), stopped=event.stop is not None)
-        reply.finish_reason = event.reason  # type: ignore[assignment]
-        return self._show(reply, event.text, entries)
 
     def _show(
         self, reply: _CompletionChoice, text: str, entries: Sequence[LogprobEntry] | None
@@ -309,39 +299,31 @@ class CompletionEncoder(EncoderBase):
         if len(known) < len(tokens):  # the prompt was not evaluated to its end
             return []
         skip = int(tokens[:1] == [self._vocab.bos])
-        queue = LogprobQueue(self._vocab.piece, self._shift(tokens[skip:], echo))
+        begins = self._vocab.piece(tokens[skip])[:1] if skip < len(tokens) else b""
+        # The tokenizer may have put a space before the text.
+        offset = -1 if begins == b" " and not echo.startswith(" ") else 0
+        queue = LogprobQueue(self._vocab.piece, offset)
         for position in range(skip, len(tokens)):
             queue.add(tokens[position], None if position == skip else known[position])
         entries = queue.finish(0, stopped=False)
         return [entry._replace(start=max(0, entry.start)) for entry in entries]
 
-    def _shift(self, tokens: Sequence[int], echo: str) -> int:
-        """-1 if the first token begins with a space that the tokenizer put before the text."""
-        adds_space = tokens and self._vocab.piece(tokens[0])[:1] == b" "
-        return -1 if adds_space and not echo.startswith(" ") else 0
-
     # -- the whole -------------------------------------------------------------------------------
 
     def response(self) -> CreateCompletionResponse:
         """The whole response, or the part that has been generated so far."""
-        choices = [self._choice(index, reply) for index, reply in enumerate(self._kept())]
+        replies, size = self._replies, self._per_prompt
+        if self._keep != size:  # ``best_of``: of each prompt's, the most likely ones
+            groups = [replies[start : start + size] for start in range(0, len(replies), size)]
+            ranked = [sorted(group, key=lambda reply: -reply.mean_logprob) for group in groups]
+            replies = [reply for group in ranked for reply in group[: self._keep]]
+        choices: list[CompletionChoice] = [
+            {
+                "text": "".join(reply.parts),
+                "index": index,
+                "logprobs": reply.logprobs,
+                "finish_reason": reply.finish_reason,
+            }
+            for index, reply in enumerate(replies)
+        ]
         return cast("CreateCompletionResponse", self._whole(self.kind, choices))
-
-    def _kept(self) -> list[_CompletionChoice]:
-        """The replies to return: with ``best_of``, the most likely ones of each prompt."""
-        if self._keep == self._per_prompt:
-            return self._replies
-        kept: list[_CompletionChoice] = []
-        for start in range(0, len(self._replies), self._per_prompt):
-            group = self._replies[start : start + self._per_prompt]
-            kept += sorted(group, key=lambda reply: -reply.mean_logprob)[: self._keep]
-        return kept
-
-    @staticmethod
-    def _choice(index: int, reply: _CompletionChoice) -> CompletionChoice:
-        return {
-            "text": "".join(reply.parts),
-            "index": index,
-            "logprobs": reply.logprobs,
-            "finish_reason": reply.finish_reason,
-        }

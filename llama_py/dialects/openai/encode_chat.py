@@ -7,22 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from llama_py.chat.rendered import RenderedChat
-from llama_py.chat.stream import ChatStream, Delta, ToolCallDelta
+from llama_py.chat.stream import ChatStream, Delta
 from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.logprobs import LogprobEntry, LogprobQueue, chat_logprobs, reply_piece
 from llama_py.dialects.openai.encode import EncoderBase, ResponseHead
 from llama_py.dialects.openai.types import (
     ChatCompletionDelta,
+    ChatCompletionFunctionCallChunk,
     ChatCompletionLogprobs,
     ChatCompletionLogprobToken,
     ChatCompletionMessageToolCallChunk,
     ChatCompletionResponseChoice,
-    ChatCompletionResponseMessage,
     CreateChatCompletionResponse,
     CreateChatCompletionStreamResponse,
     FinishReason,
 )
-from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
+from llama_py.engine.request import Event, Record, TokenEvent
 
 __all__ = ["ChatEncoder"]
 
@@ -93,7 +93,18 @@ class ChatEncoder(EncoderBase):
         """Take an event of a choice; return the chunks that it makes."""
         if isinstance(event, TokenEvent):
             return self.chunks_of(choice, self.take(choice, event))
-        return self._end(self._replies[choice], event)
+        reply = self._replies[choice]
+        if reply.queue is not None:
+            stopped = event.stop is not None
+            self._note(reply, reply.queue.finish(len(event.text), stopped=stopped))
+        deltas = reply.stream.feed(event.text) + reply.stream.flush()
+        chunks = self.chunks_of(choice, deltas)
+        self._finish(event)
+        reply.finish_reason = event.reason  # type: ignore[assignment]
+        cut_off = event.stop is not None and reply.stream.cut_off
+        if event.reason == "stop" and reply.stream.has_tool_calls and not cut_off:
+            reply.finish_reason = "function_call" if self._legacy else "tool_calls"
+        return chunks + self._chunks([self._choice_chunk(reply, {})])
 
     def take(self, choice: int, event: TokenEvent) -> Sequence[Delta]:
         """Take a token of a choice; return what it adds to the reply."""
@@ -110,24 +121,11 @@ class ChatEncoder(EncoderBase):
 
     def chunks_of(self, choice: int, deltas: Sequence[Delta]) -> list[Any]:
         """The chunks that carry deltas which were taken."""
-        return self._tell(self._replies[choice], deltas)
-
-    def _end(self, reply: _ChatChoice, event: FinishEvent) -> list[Any]:
-        if reply.queue is not None:
-            stopped = event.stop is not None
-            self._note(reply, reply.queue.finish(len(event.text), stopped=stopped))
-        deltas = reply.stream.feed(event.text) + reply.stream.flush()
-        chunks = self._tell(reply, deltas)
-        self._finish(event)
-        reply.finish_reason = self._reason(reply, event)
-        return chunks + self._chunks([self._choice_chunk(reply, {})])
-
-    def _reason(self, reply: _ChatChoice, event: FinishEvent) -> FinishReason:
-        stream = reply.stream
-        cut_off = event.stop is not None and stream.cut_off
-        if event.reason == "stop" and stream.has_tool_calls and not cut_off:
-            return "function_call" if self._legacy else "tool_calls"
-        return event.reason  # type: ignore[return-value]
+        if not (deltas and self.head.stream):
+            return []
+        reply = self._replies[choice]
+        encoded = [self._delta(delta) for delta in deltas]
+        return self._chunks([self._choice_chunk(reply, delta) for delta in encoded if delta])
 
     def _note(self, reply: _ChatChoice, entries: Sequence[LogprobEntry]) -> None:
         if entries:
@@ -135,12 +133,6 @@ class ChatEncoder(EncoderBase):
             reply.logprobs += news
             if self.head.stream:
                 reply.news += news
-
-    def _tell(self, reply: _ChatChoice, deltas: Sequence[Delta]) -> list[Any]:
-        if not (deltas and self.head.stream):
-            return []
-        encoded = [self._delta(delta) for delta in deltas]
-        return self._chunks([self._choice_chunk(reply, delta) for delta in encoded if delta])
 
     def _choice_chunk(self, reply: _ChatChoice, delta: ChatCompletionDelta) -> dict[str, Any]:
         logprobs: ChatCompletionLogprobs | None = None
@@ -158,54 +150,40 @@ class ChatEncoder(EncoderBase):
     # -- deltas ----------------------------------------------------------------------------------
 
     def _delta(self, delta: Delta) -> ChatCompletionDelta:
-        if delta.tool_call is not None:
-            return self._call_delta(delta.tool_call)
-        if delta.reasoning:
+        call = delta.tool_call
+        if call is None and delta.reasoning:
             return {"reasoning_content": delta.reasoning}
-        return {"content": delta.content}
-
-    def _call_delta(self, call: ToolCallDelta) -> ChatCompletionDelta:
-        if self._legacy:
-            return _legacy_delta(call)
-        chunk: ChatCompletionMessageToolCallChunk = {
-            "index": call.index,
-            "function": {"arguments": call.arguments},
-        }
+        if call is None:
+            return {"content": delta.content}
+        function: ChatCompletionFunctionCallChunk = {"arguments": call.arguments}
+        if call.name is not None:
+            function = {"name": call.name, "arguments": call.arguments}
+        if self._legacy:  # ``functions`` knew a single call
+            return {} if call.index else {"function_call": function}
+        chunk: ChatCompletionMessageToolCallChunk = {"index": call.index, "function": function}
         if call.name is not None:
             chunk["id"] = call.id or ""
             chunk["type"] = "function"
-            chunk["function"] = {"name": call.name, "arguments": call.arguments}
         return {"tool_calls": [chunk]}
 
     # -- the whole -------------------------------------------------------------------------------
 
     def response(self) -> CreateChatCompletionResponse:
         """The whole response, or the part that has been generated so far."""
-        choices = [self._choice(reply) for reply in self._replies]
+        choices: list[ChatCompletionResponseChoice] = []
+        for reply in self._replies:
+            message: Any = reply.stream.finish().as_message()
+            if self._legacy and "tool_calls" in message:
+                message["function_call"] = message.pop("tool_calls")[0]["function"]
+            logprobs: ChatCompletionLogprobs | None = None
+            if reply.queue is not None:
+                logprobs = {"content": reply.logprobs, "refusal": None}
+            choices.append(
+                {
+                    "index": reply.index,
+                    "message": message,
+                    "logprobs": logprobs,
+                    "finish_reason": reply.finish_reason,
+                }
+            )
         return cast("CreateChatCompletionResponse", self._whole("chat.completion", choices))
-
-    def _choice(self, reply: _ChatChoice) -> ChatCompletionResponseChoice:
-        logprobs: ChatCompletionLogprobs | None = None
-        if reply.queue is not None:
-            logprobs = {"content": reply.logprobs, "refusal": None}
-        return {
-            "index": reply.index,
-            "message": self._message(reply),
-            "logprobs": logprobs,
-            "finish_reason": reply.finish_reason,
-        }
-
-    def _message(self, reply: _ChatChoice) -> ChatCompletionResponseMessage:
-        message: Any = reply.stream.finish().as_message()
-        if self._legacy and "tool_calls" in message:
-            message["function_call"] = message.pop("tool_calls")[0]["function"]
-        return message  # type: ignore[no-any-return]
-
-
-def _legacy_delta(call: ToolCallDelta) -> ChatCompletionDelta:
-    """``functions`` knew a single call."""
-    if call.index:
-        return {}
-    if call.name is None:
-        return {"function_call": {"arguments": call.arguments}}
-    return {"function_call": {"name": call.name, "arguments": call.arguments}}

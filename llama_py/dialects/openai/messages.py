@@ -102,33 +102,24 @@ def _content(
             f'{where}.content is missing; only an assistant message may have none, a "{role}" '
             "message needs a string or a list of parts"
         )
-    if isinstance(content, (bytes, bytearray)) or not isinstance(content, Sequence):
-        raise ParameterTypeError(_wrong_content(content, role, f"{where}.content"))
-    return read_parts(content, f"{where}.content")
-
-
-def _wrong_content(content: Any, role: str, where: str) -> str:
     if isinstance(content, (bytes, bytearray)):
-        return f"{where} must be a string, not bytes; decode it first: content.decode()"
-    if role == "tool":
-        return (
-            f"{where} must be a string, not {shown(content)}; write a tool's result as text, for "
-            "example with json.dumps(result)"
+        raise ParameterTypeError(
+            f"{where}.content must be a string, not bytes; decode it first: content.decode()"
         )
-    part = '{"type": "text", "text": ...}'
-    return f"{where} must be a string or a list of parts such as {part}, not {shown(content)}"
+    if isinstance(content, Sequence):
+        return read_parts(content, f"{where}.content")
+    if role == "tool":
+        raise ParameterTypeError(
+            f"{where}.content must be a string, not {shown(content)}; write a tool's result as "
+            "text, for example with json.dumps(result)"
+        )
+    raise ParameterTypeError(
+        f'{where}.content must be a string or a list of parts such as {{"type": "text", "text": '
+        f"...}}, not {shown(content)}"
+    )
 
 
 # ---- tool calls ------------------------------------------------------------------------------
-
-
-def _arguments(value: Any, where: str) -> str:
-    if value is None:
-        return "{}"
-    if not isinstance(value, str):
-        check_json(value, where)
-        value = json.dumps(value, ensure_ascii=False)
-    return read_arguments(value, where)
 
 
 def _tool_call(call: Any, where: str) -> ToolCall:
@@ -138,7 +129,13 @@ def _tool_call(call: Any, where: str) -> ToolCall:
         raise ParameterError(f'{where}.type is {shown(kind)}; only "function" exists')
     function = _check_mapping(call.get("function"), f"{where}.function")
     name = check_text(function.get("name"), f"{where}.function.name")
-    arguments = _arguments(function.get("arguments"), f"{where}.function.arguments")
+    given, place = function.get("arguments"), f"{where}.function.arguments"
+    arguments = "{}"
+    if isinstance(given, str):
+        arguments = read_arguments(given, place)
+    elif given is not None:
+        check_json(given, place)
+        arguments = read_arguments(json.dumps(given, ensure_ascii=False), place)
     return ToolCall(name, arguments, _optional(call, "id", where))
 
 
@@ -171,25 +168,21 @@ def _call_id(message: Mapping[str, Any], previous: Sequence[Message], where: str
     call_id = message.get("tool_call_id")
     if call_id is not None:
         return check_text(call_id, f"{where}.tool_call_id")
-    asked = _open_calls(previous)
+    # The calls in the last assistant message that have no result yet.
+    asked: list[str] = []
+    answered: set[str] = set()
+    for earlier in reversed(previous):
+        if earlier.role != "tool":
+            ids = [part.id for part in earlier.parts if isinstance(part, ToolCall)]
+            asked = [each for each in ids if each and each not in answered]
+            break
+        answered |= {part.call_id for part in earlier.parts if isinstance(part, ToolResult)}
     if len(asked) == 1:
         return asked[0]
     raise ParameterError(
         f"{where}.tool_call_id is missing, and the assistant message before it has "
         f"{len(asked)} calls with an id; say which one this is the result of"
     )
-
-
-def _open_calls(previous: Sequence[Message]) -> list[str]:
-    """Ids of the calls in the last assistant message that have no result yet."""
-    answered = set()
-    for message in reversed(previous):
-        if message.role == "tool":
-            answered |= {part.call_id for part in message.parts if isinstance(part, ToolResult)}
-        else:
-            ids = [part.id for part in message.parts if isinstance(part, ToolCall)]
-            return [i for i in ids if i and i not in answered]
-    return []
 
 
 # ---- messages --------------------------------------------------------------------------------
@@ -220,17 +213,13 @@ def _message(given: Any, previous: Sequence[Message], where: str) -> Message:
         call_id = _call_id(message, previous, where)
         return Message("tool", (ToolResult(call_id, content, name=name),))
     if role == "assistant":
-        return Message("assistant", _said(message, content, where), name)
+        thoughts: tuple[Thinking, ...] = ()
+        reasoning = message.get("reasoning_content") or message.get("reasoning")
+        if reasoning:
+            thoughts = (Thinking(check_text(reasoning, f"{where}.reasoning_content")),)
+        calls = _tool_calls(message, where)
+        return Message("assistant", (*thoughts, *content, *calls), name)
     return Message(cast(Role, role), content, name)
-
-
-def _said(
-    message: Mapping[str, Any], content: tuple[Text | ImagePart | AudioPart, ...], where: str
-) -> tuple[Thinking | Text | ImagePart | AudioPart | ToolCall, ...]:
-    """The reasoning, the text and the calls of an assistant's message."""
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
-    thoughts = [Thinking(check_text(reasoning, f"{where}.reasoning_content"))] if reasoning else []
-    return (*thoughts, *content, *_tool_calls(message, where))
 
 
 def read_messages(messages: Any) -> tuple[Message, ...]:

@@ -13,7 +13,7 @@ from llama_py.chat.checks import check_text
 from llama_py.chat.conversation import AudioPart, Message, Text
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
-from llama_py.chat.stream import ChatStream, Delta
+from llama_py.chat.stream import ChatStream
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Failure, Kind, RequestError, openai_error
 from llama_py.dialects.media_parts import PlacedAudio
@@ -59,7 +59,12 @@ def read_transcription(
     as_text = _format(form) == "text"
     request = ChatRequest(_messages(context, form, data))
     rendered = context.render_chat(request)
-    calls = chat_requests(_wanted(context, form, session), context.vocab, request, rendered)
+    temperature, most = _number(form, "temperature", 0.0), _number(form, "max_tokens", 0.0)
+    options = CHAT.read({"temperature": temperature})
+    generation = read_generation(options, context, max_tokens=int(most) or None, logprobs=None)
+    sampling = read_sampling(CHAT, options, context)
+    wanted = GenerationRequest(NO_PROMPT, sampling, generation, session=session)
+    calls = chat_requests(wanted, context.vocab, request, rendered)
 
     def encoder(records: Sequence[Record]) -> WireReply:
         return TranscriptionReply(records, rendered, as_text=as_text)
@@ -78,16 +83,6 @@ def _messages(context: CallContext, form: Mapping[str, Any], data: bytes) -> tup
     parts = (Text(said), sound) if said else (sound,)
     opening = (Message("system", (Text(system),)),) if system else ()
     return (*opening, Message("user", parts))
-
-
-def _wanted(
-    context: CallContext, form: Mapping[str, Any], session: str | None
-) -> GenerationRequest:
-    temperature, most = _number(form, "temperature", 0.0), _number(form, "max_tokens", 0.0)
-    options = CHAT.read({"temperature": temperature})
-    generation = read_generation(options, context, max_tokens=int(most) or None, logprobs=None)
-    sampling = read_sampling(CHAT, options, context)
-    return GenerationRequest(NO_PROMPT, sampling, generation, session=session)
 
 
 # ---- fields of a form: all of them are texts ---------------------------------------------------
@@ -158,13 +153,9 @@ class TranscriptionReply:
         deltas = self._stream.feed(event.text)
         if not isinstance(event, TokenEvent):
             deltas = deltas + self._stream.flush()
-        text = self._news(deltas)
-        return frame({"type": "transcript.text.delta", "delta": text}) if text else b""
-
-    def _news(self, deltas: Sequence[Delta]) -> str:
         text = "".join(delta.content for delta in deltas)
         self._said += text
-        return text
+        return frame({"type": "transcript.text.delta", "delta": text}) if text else b""
 
     def close(self) -> bytes:
         """``transcript.text.done``."""

@@ -61,7 +61,12 @@ class _WireReply(ABC, Generic[E]):
                 self._ids[index].append(event.token)
         else:
             self._unfinished.discard(index)
-        return _frames(map(self._with_more, self._encoder.feed(index, event)))
+        chunks: list[Any] = self._encoder.feed(index, event)
+        for chunk in chunks:
+            if self._timed:
+                chunk["timings"] = self._encoder.timings()
+            self._with_ids(chunk)
+        return _frames(chunks)
 
     @abstractmethod
     def _token(self, index: int, event: TokenEvent) -> bytes:
@@ -74,19 +79,10 @@ class _WireReply(ABC, Generic[E]):
     def _text(self, index: int, field: str, text: str) -> bytes:
         around = self._around.get((index, field))
         if around is None:
-            around = self._around[index, field] = self._surroundings(index, field)
+            mark = secrets.token_hex(8)
+            before, after = frame(self._blank(index, field, mark)).split(b'"%b"' % mark.encode())
+            around = self._around[index, field] = (before, after)
         return around[0] + text_bytes(text) + around[1]
-
-    def _surroundings(self, index: int, field: str) -> Around:
-        mark = secrets.token_hex(8)
-        before, after = frame(self._blank(index, field, mark)).split(b'"%b"' % mark.encode())
-        return before, after
-
-    def _with_more(self, chunk: Any) -> Any:
-        """A chunk with what is in every one of them, if a client asked for that."""
-        if self._timed:
-            chunk["timings"] = self._encoder.timings()
-        return self._with_ids(chunk)
 
     def _with_ids(self, chunk: Any) -> Any:
         if self._ids is not None:
@@ -114,14 +110,11 @@ class _WireReply(ABC, Generic[E]):
 
     def fail(self, failure: Failure) -> bytes:
         """The choices that have not ended do, with ``"error"``; then the error, and the end."""
-        chunks = [self._failed(index) for index in sorted(self._unfinished)]
+        chunks = [self._blank(index, "", "") for index in sorted(self._unfinished)]
+        for chunk in chunks:
+            chunk["choices"][0]["finish_reason"] = "error"
         _, body, _ = openai_error(failure)
         return _frames(chunks) + frame(body) + DONE
-
-    def _failed(self, index: int) -> Any:
-        chunk = self._blank(index, "", "")
-        chunk["choices"][0]["finish_reason"] = "error"
-        return chunk
 
     def whole(self) -> dict[str, Any]:
         """The response without a stream."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 
@@ -42,11 +43,20 @@ class InputText:
         end = whole.end() if whole else 0
         chunk, self._rest = self._rest[:end], self._rest[end:]
         self._done = self._rest.startswith('"')
-        return self._tell(_decoded(chunk))
+        with contextlib.suppress(ValueError):  # an escape that JSON has not is meant as it stands
+            chunk = _sound(json.loads(f'"{chunk}"', strict=False))
+        return self._tell(chunk)
 
     def finish(self) -> str:
         """The text that ``feed`` has not returned."""
-        return self._tell(self._missing("".join(self._told)))
+        arguments, told = "".join(self._arguments), self.text
+        try:
+            value = json.loads(arguments, strict=False)
+        except (ValueError, RecursionError):  # it was cut off, or is something else
+            return self._tell("" if self._inside else arguments)
+        text = value.get(INPUT) if isinstance(value, dict) else None
+        text = _sound(text) if isinstance(text, str) else arguments
+        return self._tell(text[len(told) :] if text.startswith(told) else "")
 
     @property
     def text(self) -> str:
@@ -57,23 +67,6 @@ class InputText:
         if text:
             self._told.append(text)
         return text
-
-    def _missing(self, told: str) -> str:
-        arguments = "".join(self._arguments)
-        try:
-            value = json.loads(arguments, strict=False)
-        except (ValueError, RecursionError):  # it was cut off, or is something else
-            return "" if self._inside else arguments
-        text = value.get(INPUT) if isinstance(value, dict) else None
-        text = _sound(text) if isinstance(text, str) else arguments
-        return text[len(told) :] if text.startswith(told) else ""
-
-
-def _decoded(chunk: str) -> str:
-    try:
-        return _sound(json.loads(f'"{chunk}"', strict=False))
-    except ValueError:  # an escape that JSON has not: it is meant as it stands there
-        return chunk
 
 
 def _sound(text: str) -> str:

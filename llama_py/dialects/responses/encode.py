@@ -27,7 +27,7 @@ from llama_py.dialects.responses.output import (
 from llama_py.dialects.responses.tools import Tools
 from llama_py.dialects.usage import PromptProgress, make_timings
 from llama_py.dialects.wire_json import DONE, json_bytes
-from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
+from llama_py.engine.request import Event, Record, TokenEvent
 
 __all__ = ["AskedResponse", "ResponsesReply"]
 
@@ -120,9 +120,24 @@ class ResponsesReply:
     def feed(self, index: int, event: Event) -> bytes:
         """The events that come of one of the engine's."""
         if isinstance(event, TokenEvent):
-            self._token(event)
+            self._written += 1
+            if self._queue is not None:
+                self._queue.add(event.token, event.logprobs)
+                self._news += self._queue.release(len(event.text))
+            if event.text:
+                deltas = self._stream.feed(event.text)
+                self._reasoning_tokens += self._stream.thinks
+                self._tell(deltas)
         else:
-            self._finish(event)
+            if self._queue is not None:
+                self._news += self._queue.finish(len(event.text), stopped=event.stop is not None)
+            self._tell(self._stream.feed(event.text) + self._stream.flush())
+            self._reason = event.reason
+            if event.error is None:
+                silent = all(isinstance(item, ReasoningItem) for item in self._items)
+                if event.reason == "stop" and silent:
+                    self._message()  # clients look for the last message
+                self._end_item("incomplete" if event.reason in _STATUSES else "completed")
         if self._asked.timings:
             self._frames.add_to_last("timings", self._timings())
         return self._frames.take()
@@ -163,6 +178,15 @@ class ResponsesReply:
 
     def _response(self, status: str, error: Mapping[str, str] | None = None) -> dict[str, Any]:
         details = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        record, written, usage = self._record, self._written, None
+        if record is not None and status != "in_progress":
+            usage = {
+                "input_tokens": record.n_prompt,
+                "input_tokens_details": {"cached_tokens": record.reused, "cache_write_tokens": 0},
+                "output_tokens": written,
+                "output_tokens_details": {"reasoning_tokens": self._reasoning_tokens},
+                "total_tokens": record.n_prompt + written,
+            }
         return {
             **self._head,
             "status": status,
@@ -170,47 +194,12 @@ class ResponsesReply:
             "error": error,
             "incomplete_details": details,
             "output": [item.value() for item in self._items],
-            "usage": self._usage(status),
+            "usage": usage,
             **self._asked.fields,
         }
 
     def _timings(self) -> Timings | None:
         return None if self._record is None else make_timings([self._record], self._written)
-
-    def _usage(self, status: str) -> dict[str, Any] | None:
-        record, written = self._record, self._written
-        if record is None or status == "in_progress":
-            return None
-        return {
-            "input_tokens": record.n_prompt,
-            "input_tokens_details": {"cached_tokens": record.reused, "cache_write_tokens": 0},
-            "output_tokens": written,
-            "output_tokens_details": {"reasoning_tokens": self._reasoning_tokens},
-            "total_tokens": record.n_prompt + written,
-        }
-
-    # -- events of the engine ----------------------------------------------------------------------
-
-    def _token(self, event: TokenEvent) -> None:
-        self._written += 1
-        if self._queue is not None:
-            self._queue.add(event.token, event.logprobs)
-            self._news += self._queue.release(len(event.text))
-        if event.text:
-            deltas = self._stream.feed(event.text)
-            self._reasoning_tokens += self._stream.thinks
-            self._tell(deltas)
-
-    def _finish(self, event: FinishEvent) -> None:
-        if self._queue is not None:
-            self._news += self._queue.finish(len(event.text), stopped=event.stop is not None)
-        self._tell(self._stream.feed(event.text) + self._stream.flush())
-        self._reason = event.reason
-        if event.error is not None:
-            return
-        if event.reason == "stop" and all(isinstance(i, ReasoningItem) for i in self._items):
-            self._message()  # clients look for the last message
-        self._end_item("incomplete" if event.reason in _STATUSES else "completed")
 
     # -- deltas to items ---------------------------------------------------------------------------
 
@@ -223,23 +212,23 @@ class ResponsesReply:
                 self._news.clear()
                 self._reasoning().add(delta.reasoning)
             elif delta.content:
-                logprobs = self._logprobs(len(delta.content))
+                news, self._news = self._news, []
+                # What stood before the tokens of the text were marks of the format.
+                while len(news) > 1 and news[-1].end - news[0].start > len(delta.content):
+                    news.pop(0)
+                logprobs = [*(chat_logprobs(self._vocab, news)["content"] or [])] if news else []
                 self._message().add(delta.content, logprobs)
-
-    def _logprobs(self, shown: int) -> list[Any]:
-        """Those of a text's tokens. What stood before it were marks of the format."""
-        news, self._news = self._news, []
-        while len(news) > 1 and news[-1].end - news[0].start > shown:
-            news.pop(0)
-        return [*(chat_logprobs(self._vocab, news)["content"] or [])] if news else []
 
     def _tell_call(self, call: ToolCallDelta) -> None:
         if call.index != self._call:
             self._call = call.index
             target = self._asked.tools.target(call.name or "")
             kind = CustomCallItem if target.custom else FunctionCallItem
-            call_id = _public_id(call.id or "")
-            self._add(kind(self._frames, len(self._items), target, call_id))
+            call_id = call.id or ""
+            # Some models count their calls from 0 in each reply: such an id gets letters of ours.
+            letters = "" if _UNIQUE.fullmatch(call_id) else f"{secrets.token_hex(6)}_"
+            public_id = f"{CALL_ID}{letters}{call_id}"
+            self._add(kind(self._frames, len(self._items), target, public_id))
         item = self._items[-1]
         if isinstance(item, (CustomCallItem, FunctionCallItem)):
             item.add(call.arguments)
@@ -269,10 +258,3 @@ class ResponsesReply:
     def _end_item(self, status: str) -> None:
         if self._items and self._items[-1].status == "in_progress":
             self._items[-1].end(status)
-
-
-def _public_id(call_id: str) -> str:
-    """An id that no other call has: some models count theirs from 0 in each reply."""
-    if _UNIQUE.fullmatch(call_id):
-        return CALL_ID + call_id
-    return f"{CALL_ID}{secrets.token_hex(6)}_{call_id}"

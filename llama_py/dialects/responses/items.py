@@ -247,7 +247,12 @@ class _ItemReader:
     # -- calls ------------------------------------------------------------------------------------
 
     def _function_call(self, item: Fields) -> None:
-        self._call(item, _arguments(item.text("arguments") or ""))
+        text = item.text("arguments") or ""
+        try:
+            arguments = read_arguments(text, "arguments")
+        except ParameterError:  # the model has written something else than an object
+            arguments = wrapped_arguments(text)
+        self._call(item, arguments)
 
     def _custom_call(self, item: Fields) -> None:
         self._call(item, custom_arguments(item.text("input") or ""))
@@ -274,14 +279,6 @@ class _ItemReader:
 def _own_id(call_id: str) -> str:
     """The id of a call as the model knows it."""
     return _OWN_LETTERS.sub("", call_id, count=1)
-
-
-def _arguments(text: str) -> str:
-    """The arguments of a call. The model may have written something else than an object."""
-    try:
-        return read_arguments(text, "arguments")
-    except ParameterError:
-        return wrapped_arguments(text)
 
 
 # ---- content ---------------------------------------------------------------------------------

@@ -35,15 +35,24 @@ def input_list(items: Sequence[Item], response_id: str, query: Mapping[str, str]
     Raises:
         RequestError: one of these is wrong.
     """
-    limit, order = _limit(query.get("limit")), query.get("order", "desc")
+    wanted, order = query.get("limit", str(_USUAL)), query.get("order", "desc")
+    if not wanted.isdecimal() or not 1 <= int(wanted[:9]) <= _MOST:
+        message = f"limit={shown(wanted)} must be a number from 1 to {_MOST}"
+        raise RequestError(Kind.INVALID_VALUE, message, "limit")
     if order not in _ORDERS:
         message = f"order must be one of {', '.join(_ORDERS)}, not {shown(order)}"
         raise RequestError(Kind.INVALID_VALUE, message, "order")
     listed = [_complete(item, response_id, index) for index, item in enumerate(items)]
     if order == "desc":
         listed.reverse()
-    rest = _behind(listed, query.get("after"))
-    page = rest[:limit]
+    rest, after = listed, query.get("after")
+    if after is not None:
+        ids = [item["id"] for item in listed]
+        if after not in ids:
+            message = f"after={shown(after)} is no item of this response"
+            raise RequestError(Kind.INVALID_VALUE, message, "after")
+        rest = listed[ids.index(after) + 1 :]
+    page = rest[: int(wanted)]
     return {
         "object": "list",
         "data": page,
@@ -53,39 +62,18 @@ def input_list(items: Sequence[Item], response_id: str, query: Mapping[str, str]
     }
 
 
-def _limit(text: str | None) -> int:
-    if text is None:
-        return _USUAL
-    if not text.isdecimal() or not 1 <= int(text[:9]) <= _MOST:
-        message = f"limit={shown(text)} must be a number from 1 to {_MOST}"
-        raise RequestError(Kind.INVALID_VALUE, message, "limit")
-    return int(text)
-
-
-def _behind(items: list[dict[str, Any]], after: str | None) -> list[dict[str, Any]]:
-    if after is None:
-        return items
-    for index, item in enumerate(items):
-        if item["id"] == after:
-            return items[index + 1 :]
-    message = f"after={shown(after)} is no item of this response"
-    raise RequestError(Kind.INVALID_VALUE, message, "after")
-
-
 def _complete(item: Item, response_id: str, index: int) -> dict[str, Any]:
     """An item with what clients may leave out: its type, its id and the parts of a text."""
     kind = item.get("type") or "message"
     own = f"{_PREFIXES.get(str(kind), 'item')}_{response_id.removeprefix('resp_')}_{index}"
     found = {**item, "type": kind, "id": item.get("id") or own}
     if kind == "message":
-        found["content"] = _parts(item.get("content"), item.get("role"))
+        content = item.get("content")
+        if isinstance(content, str) and item.get("role") == "assistant":
+            beside: dict[str, Any] = {"annotations": [], "logprobs": []}
+            content = [{"type": "output_text", "text": content, **beside}]
+        elif isinstance(content, str):
+            content = [{"type": "input_text", "text": content}]
+        found["content"] = content
         found.setdefault("status", "completed")
     return found
-
-
-def _parts(content: Any, role: Any) -> Any:
-    if not isinstance(content, str):
-        return content
-    if role == "assistant":
-        return [{"type": "output_text", "text": content, "annotations": [], "logprobs": []}]
-    return [{"type": "input_text", "text": content}]

@@ -110,7 +110,7 @@ def parse_responses(
     """
     fields, history = Fields(body), history or Nothing()
     _check_names(fields, limits)
-    earlier, new = _earlier(fields, history), _new_items(fields, history)
+    earlier, new = _input(fields, history)
     tools = _tools(fields, limits)
     items, senses = [*earlier.items, *new], Senses(context.sees, context.hears)
     messages = _messages(fields, items, len(earlier.items), tools, limits, senses)
@@ -150,7 +150,9 @@ def _wanted(
 ) -> GenerationRequest:
     given = {name: whole(CHAT[name], fields.get(name)) for name in _SAMPLING if name in fields}
     options = CHAT.read(given)
-    most, logprobs = fields.integer("max_output_tokens", 1), _logprobs(fields, limits)
+    most = fields.integer("max_output_tokens", 1)
+    top = fields.integer("top_logprobs", 0, limits.max_top_logprobs)
+    logprobs = top or 0 if top or _LOGPROBS in fields.list("include") else None
     generation = read_generation(options, context, max_tokens=most, logprobs=logprobs)
     sampling = read_sampling(CHAT, options, context)
     reuse = fields.flag("cache_prompt") is not False
@@ -164,14 +166,19 @@ def _asked(
     logprobs: bool,
     keep: Callable[[Mapping[str, Any]], None] | None,
 ) -> AskedResponse:
+    stream = fields.flag("stream") or False
+    reasoning = fields.fields("reasoning")
+    summary = None
+    if reasoning is not None:
+        summary = reasoning.text("summary") or reasoning.text("generate_summary")
     return AskedResponse(
         new_id("resp"),
         repeated,
         tools,
-        stream=fields.flag("stream") or False,
+        stream=stream,
         logprobs=logprobs,
-        summary=_wants_summary(fields),
-        seal=_ENCRYPTED in _include(fields),
+        summary=(summary or "none") != "none",
+        seal=_ENCRYPTED in fields.list("include"),
         timings=bool(fields.get("timings_per_token")),
         keep=keep,
     )
@@ -180,18 +187,13 @@ def _asked(
 # ---- the conversation ------------------------------------------------------------------------
 
 
-def _new_items(fields: Fields, history: History) -> list[Item]:
-    if "input" not in fields and "previous_response_id" in fields:
-        return []
-    return input_items(fields.get("input"), history.item)
-
-
-def _earlier(fields: Fields, history: History) -> InputHistory:
+def _input(fields: Fields, history: History) -> tuple[InputHistory, list[Item]]:
+    """What was said up to an earlier reply, and the items that the request adds."""
     previous = fields.text("previous_response_id")
     if previous is None:
-        return InputHistory()
-    found = history.conversation(previous)
-    if found is None:
+        return InputHistory(), input_items(fields.get("input"), history.item)
+    earlier = history.conversation(previous)
+    if earlier is None:
         raise RequestError(
             Kind.INVALID_VALUE,
             f"previous_response_id: there is no stored response {shown(previous)} (any more); send "
@@ -199,7 +201,8 @@ def _earlier(fields: Fields, history: History) -> InputHistory:
             "previous_response_id",
             code="previous_response_not_found",
         )
-    return found
+    given = fields.get("input")
+    return earlier, [] if given is None else input_items(given, history.item)
 
 
 def _tools(fields: Fields, limits: RequestLimits) -> Tools:
@@ -277,20 +280,3 @@ def _effort(fields: Fields) -> str | None:
         expected = ", ".join(_EFFORTS)
         raise wrong_value("reasoning.effort", f"is {shown(effort)}; expected one of {expected}")
     return effort
-
-
-def _wants_summary(fields: Fields) -> bool:
-    reasoning = fields.fields("reasoning")
-    if reasoning is None:
-        return False
-    return (reasoning.text("summary") or reasoning.text("generate_summary") or "none") != "none"
-
-
-def _include(fields: Fields) -> Sequence[Any]:
-    return fields.list("include")
-
-
-def _logprobs(fields: Fields, limits: RequestLimits) -> int | None:
-    """Alternatives to report for each token, or None."""
-    top = fields.integer("top_logprobs", 0, limits.max_top_logprobs)
-    return top or 0 if top or _LOGPROBS in _include(fields) else None

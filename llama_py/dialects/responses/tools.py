@@ -94,19 +94,21 @@ class Tools:
             raise wrong_value(
                 tool.place("name"), f"is {shown(name)}, as that of another tool; use each once"
             )
-        flat = self._free(joined(namespace, name))
+        flat = joined(namespace, name)
+        while flat in self._targets:
+            flat += "_"
         self._names[namespace, name] = flat
         self._targets[flat] = DeclaredTool(name, namespace, kind == "custom")
         description = tool.text("description") or about
         if kind == "custom":
-            self.offered.append(Tool(flat, _with_format(tool, description), _FREEFORM))
+            form = tool.fields("format")
+            if form is not None and form.get("type") == "grammar":  # it is told, not enforced
+                syntax, definition = form.text("syntax") or "", form.text("definition") or ""
+                told = f"The input follows this {syntax} grammar:\n{definition}"
+                description = f"{description}\n\n{told}".lstrip()
+            self.offered.append(Tool(flat, description, _FREEFORM))
         else:
             self.offered.append(Tool(flat, description, _parameters(tool)))
-
-    def _free(self, name: str) -> str:
-        while name in self._targets:
-            name += "_"
-        return name
 
     def target(self, flat: str) -> DeclaredTool:
         """The tool that the model means by a name."""
@@ -145,15 +147,6 @@ def _parameters(tool: Fields) -> Mapping[str, Any]:
     return parameters
 
 
-def _with_format(tool: Fields, description: str) -> str:
-    """The description of a custom tool; what its text has to look like is not enforced."""
-    form = tool.fields("format")
-    if form is None or form.get("type") != "grammar":
-        return description
-    syntax, definition = form.text("syntax") or "", form.text("definition") or ""
-    return f"{description}\n\nThe input follows this {syntax} grammar:\n{definition}".lstrip()
-
-
 def custom_arguments(text: str) -> str:
     """The arguments of a call of a custom tool, for the model."""
     return json.dumps({INPUT: text}, ensure_ascii=False)
@@ -179,7 +172,14 @@ def read_choice(choice: Any, tools: Tools) -> ToolChoice:
     if kind in _CALLABLE:
         return ToolChoice("named", _named(fields, tools))
     if kind == "allowed_tools":
-        return _allowed(fields, tools)
+        place = fields.place("tools")
+        entries = [Fields(each, f"{place}[{i}]") for i, each in enumerate(fields.list("tools"))]
+        names = [_named(entry, tools) for entry in entries if entry.get("type") in _CALLABLE]
+        mode = _mode(fields.text("mode") or "auto", tools, fields.place("mode"))
+        if not names:
+            return ToolChoice("none")
+        # All tools stay in the prompt, so that what is cached of it fits.
+        return ToolChoice(mode.mode, allowed=tuple(dict.fromkeys(names)))
     skipped(f"a tool_choice of the type {shown(kind, 40)}")
     return ToolChoice()
 
@@ -203,14 +203,3 @@ def _named(fields: Fields, tools: Tools) -> str:
             fields.place("name"), f"is {shown(name)}, which is no tool; the tools are: {known}"
         )
     return found
-
-
-def _allowed(fields: Fields, tools: Tools) -> ToolChoice:
-    """Some of the tools; all stay in the prompt, so that what is cached of it fits."""
-    place = fields.place("tools")
-    entries = [Fields(entry, f"{place}[{i}]") for i, entry in enumerate(fields.list("tools"))]
-    names = [_named(entry, tools) for entry in entries if entry.get("type") in _CALLABLE]
-    mode = _mode(fields.text("mode") or "auto", tools, fields.place("mode"))
-    if not names:
-        return ToolChoice("none")
-    return ToolChoice(mode.mode, allowed=tuple(dict.fromkeys(names)))
