@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llama_py import forks
 from llama_py.api.facts import ContextFacts, EngineReport, ProcessStatus
@@ -30,7 +30,6 @@ from llama_py.embeddings.queue import EmbeddingQueue
 from llama_py.engine.clock import Clock
 from llama_py.engine.driver import Driver
 from llama_py.engine.engine import Engine
-from llama_py.engine.media import MediaEncoder
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.port import EnginePort
 from llama_py.engine.preparing import resolve
@@ -49,6 +48,9 @@ from llama_py.params import ContextParams, ModelParams
 from llama_py.states.ram import LlamaRAMCache
 from llama_py.states.state import StoredState
 from llama_py.version import LLAMA_CPP_COMMIT
+
+if TYPE_CHECKING:
+    from llama_py.engine.media import MediaEncoder
 
 __all__ = ["LoadedModel", "lacks_memory", "load", "media_limits", "model_media"]
 

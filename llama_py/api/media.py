@@ -5,18 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from llama_py.chat.conversation import AudioPart, ImagePart
 from llama_py.core.model import Model
-from llama_py.core.projector import Projector
-from llama_py.engine.media import MediaCells, MediaEncoder, Medium
 from llama_py.errors import LlamaError, MediaError, ParameterError
 from llama_py.gguf.reader import read_header
 from llama_py.media.sources import MediaLimits, check_file, read_url
+
+# What only pictures and sounds need is imported with a projector: api/opening.py says why.
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from llama_py.chat.conversation import AudioPart, ImagePart
+    from llama_py.engine.media import MediaCells, MediaEncoder, Medium
 
 __all__ = ["MediaReader", "ModelMedia", "find_projector"]
 
@@ -103,6 +105,9 @@ class ModelMedia:
             if self._encoder is None:
                 if self.path is None:
                     raise ParameterError(self._missing)
+                from llama_py.core.projector import Projector
+                from llama_py.engine.media import MediaEncoder
+
                 least, most = self._tokens
                 projector = Projector(
                     self._model,
@@ -133,6 +138,8 @@ class ModelMedia:
         """
         if self.path is None:
             raise ParameterError(f"{where} is a picture or a sound, and {self._missing}")
+        from llama_py.chat.conversation import ImagePart
+
         encoder = self.encoder
         data = part.data or read_url(part.url, where, self.limits)
         found = check_file(data, where, self.limits)

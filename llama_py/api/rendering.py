@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from llama_py.api.loading import LoadedModel
 from llama_py.core.vocab import Vocab
-from llama_py.engine.media import Medium
 from llama_py.errors import (
     LlamaError,
     ParameterError,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from llama_py.chat.rendered import RenderedChat
     from llama_py.chat.templates.markup import Markup
     from llama_py.chat.templates.template import ChatTemplate
+    from llama_py.engine.media import Medium
     from llama_py.options.values import ChatPolicy
 
 __all__ = [

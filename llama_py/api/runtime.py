@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from llama_py.api.call import Call, LastCalls, Outcome
 from llama_py.api.calls import Calls
-from llama_py.api.embedding.lists import EmbeddingLists
 from llama_py.api.loading import LoadedModel
 from llama_py.api.lowlevel import ByHand
 from llama_py.api.rendering import ChatSettings, Rendering
@@ -18,6 +18,7 @@ from llama_py.engine.request import FinishEvent, GenerationRequest, Record
 if TYPE_CHECKING:
     import asyncio
 
+    from llama_py.api.embedding.lists import EmbeddingLists
     from llama_py.engine.async_events import AsyncEvents
 
 __all__ = ["Runtime"]
@@ -43,7 +44,6 @@ class Runtime:
         rendering: conversations to prompts.
         calls: arguments to checked calls.
         by_hand: evaluating token by token.
-        embedding: calls that embed.
         last: what the last call left behind.
 
     Raises:
@@ -67,7 +67,14 @@ class Runtime:
         self.rendering = rendering
         self.calls = Calls(loaded, settings, rendering, last)
         self.by_hand = ByHand(loaded, rendering, last, logits_all=arguments["logits_all"])
-        self.embedding = EmbeddingLists(loaded, arguments["pooling_type"])
+        self._pooling_type: int = arguments["pooling_type"]
+
+    @cached_property
+    def embedding(self) -> EmbeddingLists:
+        """Calls that embed; what only they need is imported with the first one."""
+        from llama_py.api.embedding.lists import EmbeddingLists
+
+        return EmbeddingLists(self.loaded, self._pooling_type)
 
     def submit(self, requests: Sequence[GenerationRequest], *, whole: bool = False) -> Events:
         """Queue the requests of a call, all or none; see ``Events``.

@@ -1,51 +1,46 @@
-"""Options and prompts to engine requests, in every dialect."""
+"""The options of a call to engine requests, in every dialect."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llama_py.chat.constraints import CompiledGrammar, LlamaGrammar
-from llama_py.chat.conversation import Message, ToolCall
-from llama_py.chat.messages import ChatRequest
-from llama_py.chat.reasoning import NO_REASONING, Reasoning
-from llama_py.chat.rendered import RenderedChat
-from llama_py.chat.vocab import VocabLike
-from llama_py.dialects.budget import budget_for
 from llama_py.dialects.context import CallContext
-from llama_py.engine.media import PlacedMedium
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ParameterTypeError
 from llama_py.options import ChatOptions, CompletionOptions, CriteriaOptions
 from llama_py.options.drafters import as_speculative
 from llama_py.params import GenerationParams, GrammarSpec, SamplingParams
 
-__all__ = [
-    "NO_PROMPT",
-    "chat_prompt",
-    "chat_requests",
-    "is_opening",
-    "read_grammar",
-    "read_request",
-    "requests_of",
-]
+if TYPE_CHECKING:
+    from llama_py.chat.constraints import CompiledGrammar
+    from llama_py.chat.reasoning import Reasoning
+
+__all__ = ["NO_PROMPT", "read_grammar", "read_request", "requests_of"]
 
 #: Of a request whose prompt is not known yet.
 NO_PROMPT = Prompt(b"")
 
 
 def read_grammar(
-    options: CriteriaOptions, context: CallContext, reasoning: Reasoning = NO_REASONING
-) -> CompiledGrammar:
-    """The grammar of a call: a ``LlamaGrammar``, GBNF text, or a ``GrammarSpec``.
+    options: CriteriaOptions, context: CallContext, reasoning: Reasoning | None = None
+) -> CompiledGrammar | None:
+    """The grammar of a call: a ``LlamaGrammar``, GBNF text, or a ``GrammarSpec``; None without one.
 
     Args:
         reasoning: what may come before the text that the grammar is for, and is free.
     """
     grammar: object = options.get("grammar")
-    if grammar is None or isinstance(grammar, GrammarSpec):
-        return CompiledGrammar(grammar and reasoning.framed(grammar))
+    if grammar is None:
+        return None
+    # Not before one is given: api/opening.py says why.
+    from llama_py.chat.constraints import CompiledGrammar, LlamaGrammar
+    from llama_py.chat.reasoning import NO_REASONING
+
+    reasoning = reasoning or NO_REASONING
+    if isinstance(grammar, GrammarSpec):
+        return CompiledGrammar(reasoning.framed(grammar))
     if isinstance(grammar, str):
         grammar = LlamaGrammar.from_string(grammar)
     if isinstance(grammar, LlamaGrammar):
@@ -87,68 +82,3 @@ def requests_of(
         for index, prompt in enumerate(prompts)
         for number in range(per_prompt)
     ]
-
-
-def is_opening(messages: Sequence[Message]) -> bool:
-    """Whether the last message is the beginning of the reply: said by the assistant, no call."""
-    last = messages[-1] if messages else Message("user", ())
-    return last.role == "assistant" and not any(isinstance(part, ToolCall) for part in last.parts)
-
-
-def chat_requests(
-    wanted: GenerationRequest,
-    vocab: VocabLike,
-    asked: ChatRequest,
-    rendered: RenderedChat,
-    count: int = 1,
-) -> list[GenerationRequest]:
-    """The requests for ``count`` replies to a conversation, with what its format wants.
-
-    Args:
-        wanted: how to continue it, and until when; without the prompt.
-    """
-    sampling, generation = wanted.sampling, wanted.generation
-    stops = tuple(dict.fromkeys([*generation.stop, *rendered.stops]))
-    if stops != generation.stop:
-        generation = replace(generation, stop=stops)
-    grammar = sampling.grammar or rendered.grammar
-    constraint = sampling.constraint or rendered.constraint
-    if asked.reasoning_budget is not None:
-        constraint = budget_for(vocab, rendered, asked.reasoning_budget, constraint)
-    if grammar is not sampling.grammar or constraint is not sampling.constraint:
-        sampling = replace(sampling, grammar=grammar, constraint=constraint)
-    # The special tokens that the parser of the reply has to see as text.
-    preserved = map(vocab.special_token, rendered.preserved_tokens)
-    visible = frozenset([token for token in preserved if token is not None])
-    fitting = replace(wanted, sampling=sampling, generation=generation, visible=visible)
-    return requests_of(fitting, [chat_prompt(rendered)], count)
-
-
-def chat_prompt(rendered: RenderedChat) -> Prompt:
-    """The prompt that the engine evaluates."""
-    text = rendered.prompt
-    places = _byte_ranges(text, [(start, end) for start, end, _ in rendered.media])
-    media = zip(places, rendered.media, strict=True)
-    return Prompt(
-        text=text.encode("utf-8", "surrogatepass"),
-        boundaries=_byte_offsets(text, rendered.message_starts),
-        plain=_byte_ranges(text, rendered.plain_ranges),
-        media=tuple(PlacedMedium(*place, medium) for place, (_, _, medium) in media),
-    )
-
-
-def _byte_ranges(text: str, ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    ends = iter(_byte_offsets(text, [offset for each in ranges for offset in each]))
-    return tuple(zip(ends, ends, strict=True))
-
-
-def _byte_offsets(text: str, offsets: Sequence[int]) -> tuple[int, ...]:
-    """Character offsets (ascending) as offsets in the UTF-8 text."""
-    if text.isascii():
-        return tuple(offsets)
-    out, last, position = [], 0, 0
-    for offset in offsets:
-        position += len(text[last:offset].encode("utf-8", "surrogatepass"))
-        out.append(position)
-        last = offset
-    return tuple(out)

@@ -10,15 +10,17 @@ from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llama_py.chat.constraints import CompiledGrammar
 from llama_py.dialects.context import CallContext
 from llama_py.errors import ParameterError
 from llama_py.options import ReplyOptions, SamplingOptions, Table
 from llama_py.options.checks import check_number
 from llama_py.options.values import SAMPLER_NAMES, sampler_name
 from llama_py.params import GenerationParams, SamplingParams
+
+if TYPE_CHECKING:
+    from llama_py.chat.constraints import CompiledGrammar
 
 __all__ = ["model_defaults", "read_generation", "read_sampling"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import itertools
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,13 @@ from numpy.typing import NDArray
 from llama_py.core.sampling.history import TokenHistory
 from llama_py.core.sampling.sampler import Sampler
 from llama_py.engine.drafts.payoff import Drafting
-from llama_py.engine.media import MediaCells, Medium
 from llama_py.engine.reply_text import ReplyText
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.memory.media_tokens import media_length
 from llama_py.memory.sequences import Lease, ResolvedPrompt
+
+if TYPE_CHECKING:
+    from llama_py.engine.media import MediaCells, Medium
 
 __all__ = ["Generation", "RequestState"]
 

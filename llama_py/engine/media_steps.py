@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.core.projector import Cells
 from llama_py.engine.clock import Clock
 from llama_py.engine.generation import Generation
 from llama_py.engine.in_flight import InFlight
-from llama_py.engine.media import MediaEncoder
 from llama_py.engine.scheduler import Prefill, StepPlan
 from llama_py.errors import LlamaError, MediaError
+
+if TYPE_CHECKING:
+    from llama_py.core.projector import Cells
+    from llama_py.engine.media import MediaEncoder
 
 __all__ = ["MediaSteps", "MediaVectors"]
 

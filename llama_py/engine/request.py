@@ -9,15 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.engine.media import PlacedMedium
 from llama_py.memory.sequences import ReuseInfo
 from llama_py.memory.text_keys import TextMedium
 from llama_py.options.drafters import Speculative
 from llama_py.params import GenerationParams, SamplingParams
+
+if TYPE_CHECKING:
+    from llama_py.engine.media import PlacedMedium
 
 __all__ = [
     "Event",

@@ -14,8 +14,8 @@ from llama_py.chat.enforceable import render_leniently
 from llama_py.chat.media import media_of
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.templates.inputs import tool_values
+from llama_py.dialects.chat_requests import chat_prompt
 from llama_py.dialects.media_parts import render_results
-from llama_py.dialects.requests import chat_prompt
 from llama_py.errors import ContextOverflowError
 
 __all__ = ["truncated"]

@@ -18,12 +18,13 @@ from llama_py.dialects.anthropic.blocks import (
 )
 from llama_py.dialects.anthropic.encode import MessageHead, MessageReply
 from llama_py.dialects.anthropic.tools import read_tool_choice, read_tools
+from llama_py.dialects.chat_requests import chat_requests, is_opening
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import whole, whole_number
 from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.media_parts import render_results
-from llama_py.dialects.requests import NO_PROMPT, chat_requests, is_opening
+from llama_py.dialects.requests import NO_PROMPT
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.dialects.token_texts import as_bool
 from llama_py.dialects.wire import WireCall, WireReply

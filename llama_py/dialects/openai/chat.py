@@ -15,6 +15,7 @@ from llama_py.chat.messages import ChatRequest
 from llama_py.chat.reasoning import reasoning_of
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.vocab import VocabLike
+from llama_py.dialects.chat_requests import chat_requests, is_opening
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.media_parts import render_results
 from llama_py.dialects.openai.encode import ResponseHead
@@ -25,7 +26,7 @@ from llama_py.dialects.openai.messages import (
     read_tool_choice,
     read_tools,
 )
-from llama_py.dialects.requests import chat_requests, is_opening, read_grammar, read_request
+from llama_py.dialects.requests import read_grammar, read_request
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.errors import ParameterError
@@ -110,8 +111,8 @@ def parse_chat(
     render = partial(render_results, render=context.render_chat)
     rendered = render_leniently(request, render) if lenient_tools else render(request)
     reasoning = reasoning_of(rendered)
-    if "grammar" in options and reasoning.possible:
-        own = read_grammar(options, context, reasoning)
+    own = read_grammar(options, context, reasoning) if reasoning.possible else None
+    if own is not None:
         sampling = replace(sampling, grammar=own.grammar, constraint=own.constraint)
     wanted = read_request(options, sampling, generation)
     return ChatCall(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from typing_extensions import Unpack
@@ -13,7 +13,6 @@ from typing_extensions import Unpack
 from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.infill import infill_tokens
-from llama_py.dialects.media_parts import MarkedPrompt, prompt_with_media, read_marked_prompt
 from llama_py.dialects.openai.encode import CompletionEncoder, ResponseHead
 from llama_py.dialects.requests import read_grammar, read_request, requests_of
 from llama_py.dialects.sampling import read_generation, read_sampling
@@ -23,11 +22,13 @@ from llama_py.options import COMPLETION, MAX_CHOICES, CompletionOptions
 from llama_py.options.checks import check_number, whole_text
 from llama_py.params import GenerationParams
 
+if TYPE_CHECKING:
+    from llama_py.dialects.media_parts import MarkedPrompt
+
+    #: A prompt as it was given.
+    _Given: TypeAlias = str | list[int] | MarkedPrompt
+
 __all__ = ["CompletionCall", "parse_completion"]
-
-
-#: A prompt as it was given.
-_Given = str | list[int] | MarkedPrompt
 
 
 @dataclass(slots=True)
@@ -161,6 +162,8 @@ def _prompts(prompt: Any, context: CallContext) -> list[_Given]:
 
 def _one_prompt(item: Any, context: CallContext, where: str) -> _Given:
     if isinstance(item, Mapping):
+        from llama_py.dialects.media_parts import read_marked_prompt  # rare, and much
+
         marked = read_marked_prompt(item, where)
         if marked is not None:
             return marked
@@ -180,10 +183,10 @@ def _one_prompt(item: Any, context: CallContext, where: str) -> _Given:
 
 
 def _prompt_text(context: CallContext, prompt: _Given) -> str:
-    if isinstance(prompt, MarkedPrompt):
-        return prompt.text
     if isinstance(prompt, str):
         return prompt
+    if not isinstance(prompt, list):
+        return prompt.text
     tokens = prompt[1:] if prompt[:1] == [context.vocab.bos] else prompt
     return context.vocab.detokenize(tokens, special=True).decode("utf-8", "replace")
 
@@ -195,7 +198,7 @@ def _engine_prompts(
     generation: GenerationParams,
 ) -> list[Prompt]:
     suffix = options.get("suffix")
-    texts = [prompt for prompt in prompts if not isinstance(prompt, MarkedPrompt)]
+    texts = [prompt for prompt in prompts if isinstance(prompt, (str, list))]
     if len(texts) < len(prompts) and (suffix is not None or generation.prompt_logprobs):
         what = "echo with logprobs" if suffix is None else "suffix"
         raise ParameterError(f"{what} contradicts a prompt with multimodal_data: it is not text")
@@ -207,7 +210,9 @@ def _engine_prompts(
 
 
 def _plain_prompt(context: CallContext, prompt: _Given) -> Prompt:
-    if isinstance(prompt, MarkedPrompt):
+    if not isinstance(prompt, (str, list)):
+        from llama_py.dialects.media_parts import prompt_with_media
+
         return prompt_with_media(context, prompt)
     if not prompt and not (prompt == "" and context.vocab.add_bos):
         if context.vocab.bos < 0:

@@ -14,10 +14,11 @@ from llama_py.chat.conversation import AudioPart, Message, Text
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.stream import ChatStream
+from llama_py.dialects.chat_requests import chat_requests
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Failure, Kind, RequestError, openai_error
 from llama_py.dialects.media_parts import PlacedAudio
-from llama_py.dialects.requests import NO_PROMPT, chat_requests
+from llama_py.dialects.requests import NO_PROMPT
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.dialects.usage import PromptProgress
 from llama_py.dialects.wire import WireCall, WireReply

@@ -13,13 +13,14 @@ from typing import Any, Protocol, get_args
 from llama_py.chat.conversation import Message, Text
 from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.messages import ChatRequest
+from llama_py.dialects.chat_requests import chat_requests
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import Fields, missing, whole, wrong_type, wrong_value
 from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.media_parts import render_results
 from llama_py.dialects.openai.bodies import note_unknown
-from llama_py.dialects.requests import NO_PROMPT, chat_requests
+from llama_py.dialects.requests import NO_PROMPT
 from llama_py.dialects.responses.encode import AskedResponse, ResponsesReply
 from llama_py.dialects.responses.items import (
     InputHistory,
