@@ -66,7 +66,7 @@ class Generation:
         read: somebody reads its tokens as they come.
         paused: its consumer is behind; it generates nothing until that has caught up.
         waits_for: a request whose prefill this one is going to share, and up to which position.
-        resolved_at: ``Requests.ended`` when ``prompt`` was looked up in the cache.
+        resolved_at: ``InFlight.ended`` when ``prompt`` was looked up in the cache.
         preempted: it had to give its sequence back, and evaluates its prompt and reply again.
         overtaken: how many began before it while there were no cells for what it goes on from.
         n_resumed: generated tokens that became part of ``prompt`` when it was preempted.

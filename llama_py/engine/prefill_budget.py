@@ -36,7 +36,7 @@ _SECONDS_EACH, _FEW, _SECONDS_OF_MANY, _PART = 0.25, 2, 1.0, 0.25
 _SECONDS_AT_FIRST = 0.2
 #: Fewer tokens are no faster by much: weights are read once for all of them.
 _LEAST = 4
-#: From one step to the next, a portion grows by this factor at most.
+#: From one step to the next, a chunk grows by this factor at most.
 _GROWTH = 2.0
 #: Steps with prompts after which the streams have one to themselves.
 _DUE = 64
@@ -45,15 +45,15 @@ _FOLLOW = 0.1
 
 
 class PrefillBudget:
-    """Chooses prefill_budget (``size``); enter every step (``note``)."""
+    """Chooses the chunk of a prompt (``size``); enter every step (``note``)."""
 
     def __init__(self) -> None:
         #: By the number of streams: seconds of a step of theirs, and when that was seen last.
         self._usual: dict[int, tuple[float, int]] = {}
         self._steps = 0
-        #: Seconds of a token of a prompt, and the portion that was chosen last.
+        #: Seconds of a token of a prompt, and the chunk that was chosen last.
         self._token = 0.0
-        self._portion = 0
+        self._chunk = 0
 
     def note(self, streams: int, tokens: int, seconds: float) -> None:
         """Enter a step of so many streams, and tokens of prompts."""
@@ -65,14 +65,14 @@ class PrefillBudget:
             if tokens >= _LEAST:
                 # With what a step takes in any case: few tokens cost hardly more than that, and
                 # would seem to cost nothing, which many do not.
-                self._token, self._portion = seconds / tokens, 0
+                self._token, self._chunk = seconds / tokens, 0
         else:
             self._steps += 1
             usual = self.usual(streams)
             short = seconds <= _STEPS * usual + _SECONDS
-            if 2 * tokens < self._portion and short:  # the end of a prompt says little
+            if 2 * tokens < self._chunk and short:  # the end of a prompt says little
                 return
-            self._portion = tokens
+            self._chunk = tokens
             token, before = max(0.0, seconds - usual) / tokens, self._token
             # What took too long may have been anything, once.
             self._token = token if token < before or not before else before + (token - before) / 2
@@ -120,12 +120,12 @@ class PrefillBudget:
         seen = [last for count, (_, last) in self._usual.items() if count <= streams <= 2 * count]
         is_known = any(self._steps - last < _DUE for last in seen)
         if self._token and most * self._token <= room:
-            self._portion = most
+            self._chunk = most
         elif not longer and not is_known:
             return 0
         else:
             wanted = room / self._token if self._token else _LEAST
-            if self._portion:
-                wanted = min(wanted, _GROWTH * self._portion)
-            self._portion = min(most, max(_LEAST, int(wanted)))
-        return self._portion
+            if self._chunk:
+                wanted = min(wanted, _GROWTH * self._chunk)
+            self._chunk = min(most, max(_LEAST, int(wanted)))
+        return self._chunk

@@ -53,7 +53,7 @@ class TunedThreads:
 
     @staticmethod
     def of(context: Context, clock: Clock | None = None) -> TunedThreads | None:
-        """The pace of a context; None if its threads are fixed, or there is nothing to choose."""
+        """The tuner of a context; None if its threads are fixed, or there is nothing to choose."""
         params = context.params
         most = max(params.n_threads or 1, params.n_threads_batch or 1)
         return (

@@ -104,6 +104,12 @@ def test_biases_in_every_form(context: Context) -> None:
         assert bias == {5: 1.5, 6: -math.inf, **dict.fromkeys(hello, -1.0)}
 
 
+def test_a_key_with_two_signs_is_a_text(context: Context) -> None:
+    tokens = context.vocab.tokenize("--5", add_special=False)
+    bias = read(context, logit_bias={"--5": 2}).requests[0].sampling.logit_bias
+    assert bias == dict.fromkeys(tokens, 2.0)
+
+
 def test_prompts_of_every_form(context: Context) -> None:
     vocab = context.vocab
     hello = vocab.tokenize("hello", add_special=False, parse_special=True)
@@ -181,6 +187,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": [[1]]}, "logit_bias"),
     ({"logit_bias": [[1, "x"]]}, "logit_bias"),
     ({"logit_bias": [[10**9, 1]]}, "logit_bias"),
+    ({"logit_bias": {"-5": 1}}, "logit_bias"),
+    ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
     ({"grammar": 5}, "grammar"),
     ({"grammar": "root"}, "grammar"),
     ({"json_schema": 5}, "schema"),

@@ -225,7 +225,8 @@ def test_what_is_wrong_with_a_list_of_input_items(client: Any) -> None:
     reply = ask(client, "My name is Alice.")
     with pytest.raises(openai.NotFoundError):
         client.responses.input_items.list("resp_0")
-    for query in ({"limit": 0}, {"limit": 101}, {"order": "up"}, {"after": "msg_0"}):
+    queries = ({"limit": 0}, {"limit": 101}, {"limit": "00000000199"}, {"limit": "0" * 5000})
+    for query in (*queries, {"order": "up"}, {"after": "msg_0"}):
         with pytest.raises(openai.BadRequestError) as caught:
             client.responses.input_items.list(reply.id, **query)
         assert caught.value.param == next(iter(query))

@@ -87,7 +87,7 @@ def widened(grammar: str, levels: int) -> str:
     """llama.cpp's grammar, with every JSON spelling of names, strings, numbers and white space.
 
     Args:
-        levels: the depth of nested brackets in the texts; see ``spelling.levels_of``.
+        levels: the depth of nested brackets in the texts; see ``json_forms.levels_of``.
 
     Raises:
         GrammarError: llama.cpp writes one of these rules in an unknown way.

@@ -68,7 +68,7 @@ def _class(token: str) -> str:
 def _within(match: re.Match[str]) -> str:
     """A range of characters without those that a JSON string has to escape."""
     first, last = (
-        ord(end) if len(end) == 1 else int(end[2:], 16) if end[1] in "xuU" else None
+        ord(end) if len(end) == 1 else int(end[2:], 16) if len(end) > 2 else None
         for end in match.groups()
     )
     if first is None or last is None or not any(first <= code <= last for code in _ESCAPED):

@@ -150,7 +150,8 @@ def _biases(context: CallContext, value: Any) -> dict[int, float]:
             bias = float(pair[1])
         token = pair[0]
         if isinstance(value, Mapping) and isinstance(token, str):  # JSON has no other keys
-            token = int(token) if token.lstrip("-").isdecimal() else token
+            number = token[:20].removeprefix("-").isdecimal()  # more digits are too many, too
+            token = int(token[:20]) if number else token
         if isinstance(token, str):
             tokens = context.vocab.tokenize(token, add_special=False)
         else:

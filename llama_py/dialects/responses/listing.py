@@ -36,7 +36,8 @@ def input_list(items: Sequence[Item], response_id: str, query: Mapping[str, str]
         RequestError: one of these is wrong.
     """
     wanted, order = query.get("limit", str(_USUAL)), query.get("order", "desc")
-    if not wanted.isdecimal() or not 1 <= int(wanted[:9]) <= _MOST:
+    most = int(wanted.lstrip("0")[:9] or 0) if wanted.isdecimal() else 0
+    if not 1 <= most <= _MOST:
         message = f"limit={shown(wanted)} must be a number from 1 to {_MOST}"
         raise RequestError(Kind.INVALID_VALUE, message, "limit")
     if order not in _ORDERS:
@@ -52,7 +53,7 @@ def input_list(items: Sequence[Item], response_id: str, query: Mapping[str, str]
             message = f"after={shown(after)} is no item of this response"
             raise RequestError(Kind.INVALID_VALUE, message, "after")
         rest = listed[ids.index(after) + 1 :]
-    page = rest[: int(wanted)]
+    page = rest[:most]
     return {
         "object": "list",
         "data": page,
