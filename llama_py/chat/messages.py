@@ -144,7 +144,8 @@ class ChatRequest:
             raise ParameterTypeError(
                 f"chat_template_kwargs must be an object, not {shown(variables)}"
             )
-        check_json(variables, "chat_template_kwargs")
+        if variables:
+            check_json(variables, "chat_template_kwargs")
         for name in _NO_VARIABLES:
             if name in variables:
                 raise ParameterError(

@@ -107,12 +107,13 @@ def parse_chat(
     generation = read_generation(
         options, context, max_tokens=max_tokens if max_tokens > 0 else None, logprobs=logprobs
     )
-    sampling = read_sampling(CHAT, options, context, read_grammar(options, context))
+    grammar = read_grammar(options, context) if "grammar" in options else None
+    sampling = read_sampling(CHAT, options, context, grammar)
     render = partial(render_results, render=context.render_chat)
     rendered = render_leniently(request, render) if lenient_tools else render(request)
     reasoning = reasoning_of(rendered)
-    own = read_grammar(options, context, reasoning) if reasoning.possible else None
-    if own is not None:
+    if grammar is not None and reasoning.possible:
+        own = read_grammar(options, context, reasoning) or grammar
         sampling = replace(sampling, grammar=own.grammar, constraint=own.constraint)
     wanted = read_request(options, sampling, generation)
     return ChatCall(
