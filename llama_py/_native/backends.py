@@ -93,19 +93,16 @@ def load_plugins(ggml: ctypes.CDLL) -> None:
     """Load those that are installed and made for this very build."""
     _plugins.clear()
     for package, backend in PACKAGES.items():
+        # As CMake and ggml call a backend's file, also on macOS.
+        name = f"{backend}.dll" if sys.platform == "win32" else f"lib{backend}.so"
         spec = importlib.util.find_spec(package)
         for home in (spec.submodule_search_locations or ()) if spec else ():
             directory = Path(home, "lib")
             if directory.is_dir():
-                path = directory / _file_name(backend)
+                path = directory / name
                 refusal = _why_not(directory) or _load(ggml, path)
                 _plugins.append(Plugin(package.replace("_", "-"), backend, path, refusal))
                 break
-
-
-def _file_name(backend: str) -> str:
-    """As CMake and ggml call a backend's file, also on macOS."""
-    return f"{backend}.dll" if sys.platform == "win32" else f"lib{backend}.so"
 
 
 def _why_not(directory: Path) -> str:
@@ -128,20 +125,18 @@ def _load(ggml: ctypes.CDLL, path: Path) -> str:
         # ggml would keep the linker's reason to itself.
         ctypes.CDLL(str(path))
     except OSError as error:
-        return _with_remedy(str(error))
+        reason = str(error)
+        # Not the path of the file itself, which begins some messages.
+        parts = reason.rpartition(".so: ")[2], reason.partition(": cannot open")[0]
+        for word, remedy in _REMEDIES.items():
+            if any(word in part for part in parts):
+                return f"it does not load ({reason}): {remedy}"
+        return f"it does not load ({reason}): install what it misses"
     load = ggml["ggml_backend_load"]
     load.restype = ctypes.c_void_p
     if not load(ctypes.c_char_p(os.fsencode(path))):
         return f"{path.name} is for another version of ggml: reinstall it with llama-py"
     return ""
-
-
-def _with_remedy(reason: str) -> str:
-    for word, remedy in _REMEDIES.items():
-        # Not the path of the file itself, which begins some messages.
-        if word in reason.rpartition(".so: ")[2] or word in reason.partition(": cannot open")[0]:
-            return f"it does not load ({reason}): {remedy}"
-    return f"it does not load ({reason}): install what it misses"
 
 
 _dll_directories: dict[Path, Any] = {}
@@ -158,7 +153,14 @@ def chosen_cpu(base: ctypes.CDLL, ggml: ctypes.CDLL) -> Path | None:
     if not registered:
         return None
     address = ask(ctypes.c_void_p(registered), ctypes.c_char_p(b"ggml_threadpool_new"))
-    return _file_of(address) if address else None
+    if not address:
+        return None
+    if sys.platform == "win32":
+        return _module_of(address)
+    found = _Information()
+    if not ctypes.CDLL(None)["dladdr"](ctypes.c_void_p(address), ctypes.byref(found)):
+        return None
+    return Path(os.fsdecode(found.file)) if found.file else None
 
 
 class _Information(ctypes.Structure):
@@ -172,18 +174,8 @@ class _Information(ctypes.Structure):
     )
 
 
-def _file_of(address: int) -> Path | None:
-    """The library that a function is in."""
-    if sys.platform == "win32":
-        return _module_of(address)
-    found = _Information()
-    if not ctypes.CDLL(None)["dladdr"](ctypes.c_void_p(address), ctypes.byref(found)):
-        return None
-    return Path(os.fsdecode(found.file)) if found.file else None
-
-
 def _module_of(address: int) -> Path | None:
-    """The same on Windows."""
+    """The library that a function is in, on Windows."""
     kernel, module = getattr(ctypes, "WinDLL")("kernel32"), ctypes.c_void_p()  # noqa: B009
     by_address_and_unchanged = 0x4 | 0x2
     if not kernel.GetModuleHandleExW(

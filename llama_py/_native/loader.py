@@ -172,7 +172,10 @@ def _find(name: str) -> Path:
 
 def _open(path: Path) -> ctypes.CDLL:
     if sys.platform == "win32" and path.parent not in _dll_directories:
-        for directory in (path.parent, *_toolkit_directories()):
+        # The DLLs of the GPU toolkits: Windows no longer looks there by itself.
+        roots = (os.environ.get(variable) for variable in ("CUDA_PATH", "HIP_PATH", "VULKAN_SDK"))
+        toolkits = [Path(root, "bin") for root in roots if root and Path(root, "bin").is_dir()]
+        for directory in (path.parent, *toolkits):
             _dll_directories[directory] = os.add_dll_directory(str(directory))
     _refuse_second_copy(path)
     try:
@@ -231,26 +234,16 @@ def _refuse_other_declarations(loaded: ctypes.CDLL, path: Path) -> None:
     remedy += "--no-cache-dir llama_py')"
     if VARIABLE in os.environ:
         remedy += f", or unset {VARIABLE}"
+    try:
+        info = json.loads((path.parent / "build_info.json").read_text(encoding="utf-8"))
+        built_from = f"llama.cpp {info['llama_cpp_commit'][:9]}"
+    except (OSError, ValueError, KeyError, TypeError):
+        built_from = "an unknown llama.cpp"
     raise LibraryLoadError(
-        f"{path.parent} has libraries of {_built_from(path.parent)} for other declarations than "
+        f"{path.parent} has libraries of {built_from} for other declarations than "
         f"those of this llama_py: digest {digest} there, {abi.DIGEST} here (llama.cpp "
         f"{LLAMA_CPP_COMMIT}).\nRemedy: {remedy}."
     )
-
-
-def _built_from(directory: Path) -> str:
-    """Which llama.cpp the libraries in a directory say that they are."""
-    try:
-        info = json.loads((directory / "build_info.json").read_text(encoding="utf-8"))
-        return f"llama.cpp {info['llama_cpp_commit'][:9]}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "an unknown llama.cpp"
-
-
-def _toolkit_directories() -> list[Path]:
-    """Where the GPU toolkits keep their DLLs; Windows no longer looks there by itself."""
-    roots = (os.environ.get(variable) for variable in ("CUDA_PATH", "HIP_PATH", "VULKAN_SDK"))
-    return [Path(root, "bin") for root in roots if root and Path(root, "bin").is_dir()]
 
 
 def _register_backends(ggml: ctypes.CDLL, directory: Path) -> None:

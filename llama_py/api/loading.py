@@ -430,7 +430,14 @@ def _adapters(model: Model, arguments: Mapping[str, Any]) -> list[tuple[LoraAdap
 
 def _context(model: Model, params: ContextParams, given: Container[str]) -> Context:
     """The context, with what a profile knows in place of what was not given."""
-    _check_generates(model)
+    kind = "an encoder" if not model.has_decoder or model.has_encoder else ""
+    kind = "a diffusion model" if model.is_diffusion else kind
+    if kind:
+        raise ParameterError.about_model(
+            model.path,
+            f"is {kind} ({model.architecture}), which does not generate token by token; load a "
+            "decoder model",
+        )
     params, origins = profiles.apply(params, given, profiles.find(model.info))
     by_hand = "given" in (origins["n_threads"], origins["n_threads_batch"])
     return Context(model, params, threads_fixed=by_hand)
@@ -521,17 +528,6 @@ def _refuse_drafts(model: Model, speculative: Speculative | None) -> None:
         raise ParameterError(
             f"speculative: {model.path} is an encoder ({model.architecture}), which generates "
             "nothing that could be drafted; leave the option out"
-        )
-
-
-def _check_generates(model: Model) -> None:
-    kind = "an encoder" if not model.has_decoder or model.has_encoder else ""
-    kind = "a diffusion model" if model.is_diffusion else kind
-    if kind:
-        raise ParameterError.about_model(
-            model.path,
-            f"is {kind} ({model.architecture}), which does not generate token by token; load a "
-            "decoder model",
         )
 
 

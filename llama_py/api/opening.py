@@ -66,7 +66,14 @@ def open_model(
         overflow=options["overflow"],
     )
     runtime = Runtime(loaded, arguments, given, settings, template, chat_format)
-    return runtime, _cache_of(runtime, check_slots(options["prefix_cache_slots"]))
+    slots = check_slots(options["prefix_cache_slots"])
+    if loaded.isolated:
+        from llama_py.api.isolation.remote import IsolatedCache
+
+        return runtime, IsolatedCache(runtime, slots)
+    from llama_py.api.kept.model_cache import ModelCache
+
+    return runtime, ModelCache(runtime, slots)
 
 
 def _loaded(arguments: Mapping[str, Any], given: dict[str, Any]) -> LoadedModel:
@@ -80,16 +87,6 @@ def _loaded(arguments: Mapping[str, Any], given: dict[str, Any]) -> LoadedModel:
     from llama_py.api.loading import load
 
     return load(weights, arguments, {name for name, value in given.items() if value is not None})
-
-
-def _cache_of(runtime: Runtime, slots: int) -> ModelCache:
-    from llama_py.api.kept.model_cache import ModelCache
-
-    if not runtime.loaded.isolated:
-        return ModelCache(runtime, slots)
-    from llama_py.api.isolation.remote import IsolatedCache
-
-    return IsolatedCache(runtime, slots)
 
 
 def _read_template(options: Mapping[str, Any]) -> tuple[str | None, str | None]:

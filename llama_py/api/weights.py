@@ -47,7 +47,10 @@ def read_weights(
         ModelLoadError: see ``Llama``; nothing is left in memory.
     """
     params, context_params = ModelParams.of(arguments), context_params_of(arguments)
-    speculative = as_speculative(_either(arguments, "speculative", "draft_model"))
+    one, other = arguments["speculative"], arguments["draft_model"]
+    if one is not None and other is not None:
+        raise ParameterError("draft_model is another name of speculative: pass one of them")
+    speculative = as_speculative(other if one is None else one)
     if speculative is not None and speculative.needs_heads and not params.vocab_only:
         params = replace(params, load_mtp=True)
     backend.start(arguments["numa"])
@@ -72,10 +75,3 @@ def context_params_of(arguments: Mapping[str, Any]) -> ContextParams:
     """Those of the arguments that are about the context."""
     names = [each.name for each in fields(ContextParams) if each.name in arguments]
     return ContextParams(**{name: arguments[name] for name in names})
-
-
-def _either(arguments: Mapping[str, Any], name: str, other: str) -> Any:
-    """The value of an option that has two names."""
-    if arguments[name] is not None and arguments[other] is not None:
-        raise ParameterError(f"{other} is another name of {name}: pass one of them")
-    return arguments[name] if arguments[name] is not None else arguments[other]

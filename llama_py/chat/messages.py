@@ -37,17 +37,6 @@ def check_names(tools: Sequence[Tool]) -> None:
         raise ParameterError(f"two tools are called {twice!r}; a call could mean either")
 
 
-def _check_messages(messages: Sequence[Message]) -> None:
-    if not messages:
-        raise ParameterError("messages is empty; a chat needs at least one message")
-    for index, message in enumerate(messages):
-        if not isinstance(message, Message):
-            raise ParameterTypeError(
-                f"messages[{index}] must be a Message, not {shown(message)}; "
-                "llm.render_chat(messages) takes messages in OpenAI's form"
-            )
-
-
 def _is_about_tools(message: Message) -> bool:
     return message.role == "tool" or any(isinstance(part, ToolCall) for part in message.parts)
 
@@ -108,7 +97,14 @@ class ChatRequest:
     about_tools: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check_messages(self.messages)
+        if not self.messages:
+            raise ParameterError("messages is empty; a chat needs at least one message")
+        for index, message in enumerate(self.messages):
+            if not isinstance(message, Message):
+                raise ParameterTypeError(
+                    f"messages[{index}] must be a Message, not {shown(message)}; "
+                    "llm.render_chat(messages) takes messages in OpenAI's form"
+                )
         # With the choice "none", tools are not listed, because the model would write a call as
         # text. A conversation that contains calls keeps the list, and with it its cached prefix.
         usable = self.tool_choice.mode != "none"

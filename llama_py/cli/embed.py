@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from llama_py.api.embedding.embedder import Embedder
 
 __all__ = ["add_parser"]
 
@@ -80,7 +79,15 @@ def _run(parsed: argparse.Namespace) -> int:
     from llama_py.media.objects import Image
 
     lines = [] if parsed.image else _lines(parsed.file)
-    with _load(parsed) as embedder:
+    from llama_py.api.embedding.embedder import Embedder
+
+    path = options.model_path(parsed.model, parsed.hf)
+    given: dict[str, Any] = {each.name: getattr(parsed, each.name) for each in _FLAGGED}
+    given = {name: value for name, value in given.items() if value is not None}
+    progress = ProgressLine("loading the model", enabled=sys.stderr.isatty() and not parsed.verbose)
+    with progress:
+        embedder = Embedder(path, progress=progress.fraction, **given)
+    with embedder:
         progress = ProgressLine("embedding", enabled=sys.stderr.isatty())
         with progress, _naming_lines(lines, parsed.file):
             vectors = embedder.embed(
@@ -141,17 +148,6 @@ def _naming_lines(lines: list[str], name: str | None) -> Iterator[None]:
 
 def _source(name: str | None) -> str:
     return "standard input" if name is None or name == "-" else name
-
-
-def _load(parsed: argparse.Namespace) -> Embedder:
-    from llama_py.api.embedding.embedder import Embedder
-
-    path = options.model_path(parsed.model, parsed.hf)
-    given: dict[str, Any] = {each.name: getattr(parsed, each.name) for each in _FLAGGED}
-    given = {name: value for name, value in given.items() if value is not None}
-    progress = ProgressLine("loading the model", enabled=sys.stderr.isatty() and not parsed.verbose)
-    with progress:
-        return Embedder(path, progress=progress.fraction, **given)
 
 
 def _write_lines(vectors: NDArray[np.float32], file: BinaryIO) -> None:

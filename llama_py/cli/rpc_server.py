@@ -75,13 +75,20 @@ def _run(parsed: argparse.Namespace) -> int:
     if parsed.threads < 0 or not 0 <= parsed.port < 65536:
         raise ParameterError("--threads must be at least 0, and --port from 0 to 65535")
     backend.start()
+    memory = {}
+    for each in _names(parsed.memory):
+        name, _, size = each.rpartition("=")
+        try:
+            memory[name] = read_bytes(size)
+        except ValueError:
+            raise ParameterError(f"--memory: {size!r} is no size such as 8GiB") from None
     service = RpcService(
         ServiceSettings(
             host=parsed.host,
             port=parsed.port,
             allow=_names(parsed.allow),
             devices=_names(parsed.device),
-            memory=_sizes(parsed.memory),
+            memory=memory,
             n_threads=parsed.threads,
             cache=parsed.cache,
         )
@@ -90,10 +97,10 @@ def _run(parsed: argparse.Namespace) -> int:
     if not ipaddress.ip_address(host).is_loopback:
         hint = "" if parsed.allow else ", and say who may come with --allow"
         print(_WARNING.format(host=host, hint=hint), file=sys.stderr)
-    for each in service.devices:
-        size = each["free_bytes"]
-        size = size if each["limit_bytes"] is None else min(size, each["limit_bytes"])
-        print(f"{each['name']}  {each['description']}: {shown_bytes(size)}")
+    for device in service.devices:
+        free = device["free_bytes"]
+        free = free if device["limit_bytes"] is None else min(free, device["limit_bytes"])
+        print(f"{device['name']}  {device['description']}: {shown_bytes(free)}")
     print(f"listening at {host}:{port} (Ctrl-C ends it)", flush=True)
     try:
         service.run()
@@ -104,14 +111,3 @@ def _run(parsed: argparse.Namespace) -> int:
 
 def _names(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
-
-
-def _sizes(text: str) -> dict[str, int]:
-    sizes = {}
-    for each in _names(text):
-        name, _, size = each.rpartition("=")
-        try:
-            sizes[name] = read_bytes(size)
-        except ValueError:
-            raise ParameterError(f"--memory: {size!r} is no size such as 8GiB") from None
-    return sizes

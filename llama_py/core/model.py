@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llama_py._native import llama_h as C
 from llama_py.core import logs
@@ -21,9 +21,6 @@ from llama_py.core.placement import Placement, placement
 from llama_py.errors import InvalidModelError, ParameterError, ParameterTypeError
 from llama_py.gguf.check import GGUFInfo, check_model_file
 from llama_py.params import ModelParams
-
-if TYPE_CHECKING:
-    from llama_py.core.vocab import Vocab
 
 __all__ = ["Model"]
 
@@ -105,7 +102,10 @@ class Model(Handle[C.llama_model_p]):
                 self.watch.check()
             files.check()
             self._mapped = files if self.params.use_mmap else None
-            self.vocab: Vocab = _vocab_of(self)
+            # It needs numpy, which nothing needs before the weights.
+            from llama_py.core.vocab import Vocab
+
+            self.vocab = Vocab(self)
             self.metadata = _metadata(self.pointer)
             known = [self.size_bytes, self.n_params, sorted(self.metadata.items()), files.digest]
             #: Identifies the weights, wherever the file lies.
@@ -255,12 +255,6 @@ class Model(Handle[C.llama_model_p]):
         """The chat template in the GGUF, or None."""
         raw = C.llama_model_chat_template(self.pointer, name.encode() if name else None)
         return raw.decode("utf-8", "replace") if raw is not None else None
-
-
-def _vocab_of(model: Model) -> Vocab:
-    from llama_py.core.vocab import Vocab  # and numpy, which nothing needs before the weights
-
-    return Vocab(model)
 
 
 def _files(info: GGUFInfo) -> ModelFiles:

@@ -190,7 +190,13 @@ class Projector(Handle[M.mtmd_context_p]):
             if code != 0:
                 M.mtmd_input_chunks_free(chunks)
                 raise MediaError(f"{where} cannot be used: {str(reasons) or code}")
-            return Chunks(chunks, self, _digest(bitmap))
+            # Of the pixels or samples, and their number.
+            size = int(M.mtmd_bitmap_get_n_bytes(bitmap))
+            address = ctypes.cast(M.mtmd_bitmap_get_data(bitmap), ctypes.c_void_p).value or 0
+            shape = (M.mtmd_bitmap_is_audio(bitmap), M.mtmd_bitmap_get_nx(bitmap))
+            digest = hashlib.sha256(repr(shape).encode())
+            digest.update((ctypes.c_ubyte * size).from_address(address))
+            return Chunks(chunks, self, digest.digest())
         finally:
             M.mtmd_bitmap_free(bitmap)
 
@@ -275,16 +281,6 @@ class Projector(Handle[M.mtmd_context_p]):
             rows = np.empty((int(M.mtmd_input_chunk_get_n_tokens(chunk)), self._width), np.float32)
             ctypes.memmove(rows.ctypes.data, M.mtmd_get_output_embd(pointer), rows.nbytes)
         return rows
-
-
-def _digest(bitmap: Any) -> bytes:
-    """Of the pixels or samples, and their number."""
-    size = int(M.mtmd_bitmap_get_n_bytes(bitmap))
-    address = ctypes.cast(M.mtmd_bitmap_get_data(bitmap), ctypes.c_void_p).value or 0
-    shape = (M.mtmd_bitmap_is_audio(bitmap), M.mtmd_bitmap_get_nx(bitmap))
-    found = hashlib.sha256(repr(shape).encode())
-    found.update((ctypes.c_ubyte * size).from_address(address))
-    return found.digest()
 
 
 def _files(path: Path) -> ModelFiles:

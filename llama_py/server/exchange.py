@@ -216,7 +216,14 @@ class Exchange:
         limit = self._service.settings.queue_timeout
         if limit is None or any(record.started for record in self.records):
             return
-        left = limit - self._waited()
+        # Only the time for others counts, for a worker or a sequence: not its own preparation.
+        turn, done = self._turn, self._preparing  # a worker sets the second one last
+        now = time.perf_counter()
+        if turn is None:
+            waited = now - self._came
+        else:
+            waited = turn - self._came if not done else now - self._came - done
+        left = limit - waited
         if left > 0:
             later = max(left, _LOOK)  # while it is prepared, as much is left later
             loop = asyncio.get_running_loop()
@@ -224,14 +231,6 @@ class Exchange:
             return
         message = "no place became free for this request in time; try again later"
         self.stop(Failure(Kind.QUEUE_FULL, message, retry_after=_RETRY_AFTER))
-
-    def _waited(self) -> float:
-        """Seconds for others, for a worker or a sequence: its own preparation is no wait."""
-        turn, done = self._turn, self._preparing  # a worker sets the second one last
-        now = time.perf_counter()
-        if turn is None:
-            return now - self._came
-        return turn - self._came if not done else now - self._came - done
 
     # -- beginning ------------------------------------------------------------------------------
 

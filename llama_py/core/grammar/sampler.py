@@ -129,20 +129,16 @@ def _check(vocab: Vocab, spec: GrammarSpec) -> None:
         if not name and len(vocab.tokenize(text, add_special=False, parse_special=True)) != 1:
             raise GrammarError(f"the grammar, line {line}: {text} is no token of this vocabulary")
     for pattern in spec.trigger_patterns:
-        _check_trigger(pattern)
-
-
-def _check_trigger(pattern: str) -> None:
-    problem = "it is too long, or has too many parentheses"
-    # llama.cpp's regular expressions recurse.
-    if len(pattern) <= _LONGEST_TRIGGER and pattern.count("(") <= _LONGEST_TRIGGER // 100:
-        error = ctypes.POINTER(ctypes.c_char)()
-        raw = pattern.encode("utf-8", "replace")
-        if chat_h.llama_py_grammar_check_trigger(raw, error) == chat_h.LLAMA_PY_GRAMMAR_OK:
-            return
-        problem = take_text(error)
-    shown = pattern if len(pattern) < 80 else pattern[:79] + "…"
-    raise GrammarError(f"the trigger pattern {shown!r} does not parse: {problem}")
+        problem = "it is too long, or has too many parentheses"
+        # llama.cpp's regular expressions recurse.
+        if len(pattern) <= _LONGEST_TRIGGER and pattern.count("(") <= _LONGEST_TRIGGER // 100:
+            error = ctypes.POINTER(ctypes.c_char)()
+            raw = pattern.encode("utf-8", "replace")
+            if chat_h.llama_py_grammar_check_trigger(raw, error) == chat_h.LLAMA_PY_GRAMMAR_OK:
+                continue
+            problem = take_text(error)
+        shown = pattern if len(pattern) < 80 else pattern[:79] + "…"
+        raise GrammarError(f"the trigger pattern {shown!r} does not parse: {problem}")
 
 
 def _prefill_tokens(vocab: Vocab, text: str) -> list[int]:

@@ -188,16 +188,6 @@ def _call_id(message: Mapping[str, Any], previous: Sequence[Message], where: str
 # ---- messages --------------------------------------------------------------------------------
 
 
-def _plain(given: Any) -> Message | None:
-    """Most messages, quickly: a role and an ASCII text. None for all others."""
-    if type(given) is not dict or len(given) != 2:
-        return None
-    role, content = given.get("role"), given.get("content")
-    if role in _SPEAKERS and type(content) is str and content.isascii():
-        return Message(role, (Text(content),))
-    return None
-
-
 def _message(given: Any, previous: Sequence[Message], where: str) -> Message:
     message = _check_mapping(given, where)
     role = message.get("role")
@@ -230,7 +220,12 @@ def read_messages(messages: Any) -> tuple[Message, ...]:
     """
     out: list[Message] = []
     for i, message in enumerate(_check_sequence(messages, "messages")):
-        out.append(_plain(message) or _message(message, out, f"messages[{i}]"))
+        if type(message) is dict and len(message) == 2:  # most messages, quickly
+            role, content = message.get("role"), message.get("content")
+            if role in _SPEAKERS and type(content) is str and content.isascii():
+                out.append(Message(role, (Text(content),)))
+                continue
+        out.append(_message(message, out, f"messages[{i}]"))
     return tuple(out)
 
 

@@ -57,7 +57,12 @@ def read_transcription(
         raise RequestError(Kind.MISSING, "the field 'file' is missing: the sound", "file")
     if not isinstance(data, bytes):
         raise RequestError(Kind.INVALID_TYPE, "file must be a file, with a filename", "file")
-    as_text = _format(form) == "text"
+    wanted_format = _text(form, "response_format") or "json"
+    if wanted_format not in _FORMATS:
+        timed = ", and no times are known here; use json"
+        why = timed if wanted_format in _TIMED else "; expected json or text"
+        message = f"response_format is {shown(wanted_format)}{why}"
+        raise RequestError(Kind.INVALID_VALUE, message, "response_format")
     request = ChatRequest(_messages(context, form, data))
     rendered = context.render_chat(request)
     temperature, most = _number(form, "temperature", 0.0), _number(form, "max_tokens", 0.0)
@@ -68,7 +73,7 @@ def read_transcription(
     calls = chat_requests(wanted, context.vocab, request, rendered)
 
     def encoder(records: Sequence[Record]) -> WireReply:
-        return TranscriptionReply(records, rendered, as_text=as_text)
+        return TranscriptionReply(records, rendered, as_text=wanted_format == "text")
 
     return WireCall(calls, bool(form.get("stream")), encoder)
 
@@ -92,17 +97,6 @@ def _messages(context: CallContext, form: Mapping[str, Any], data: bytes) -> tup
 def _text(form: Mapping[str, Any], name: str) -> str:
     value = form.get(name)
     return "" if value is None else check_text(value, name)
-
-
-def _format(form: Mapping[str, Any]) -> str:
-    wanted = _text(form, "response_format") or "json"
-    if wanted in _TIMED:
-        message = f"response_format is {shown(wanted)}, and no times are known here; use json"
-        raise RequestError(Kind.INVALID_VALUE, message, "response_format")
-    if wanted not in _FORMATS:
-        message = f"response_format is {shown(wanted)}; expected json or text"
-        raise RequestError(Kind.INVALID_VALUE, message, "response_format")
-    return wanted
 
 
 def _number(form: Mapping[str, Any], name: str, default: float) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -332,17 +332,13 @@ def _content(item: Fields, name: str, senses: Senses, *, alone: bool = False) ->
             where, f"has no text beside its {lost[0]}, and this model {_reads(senses)}"
         )
     # Texts side by side are joined as they are: an empty one is a line of its own.
-    return tuple(_merged(parts)) or (Text(""),)
-
-
-def _merged(
-    parts: Sequence[Text | ImagePart | AudioPart],
-) -> Iterator[Text | ImagePart | AudioPart]:
+    merged: list[Text | ImagePart | AudioPart] = []
     for texts, group in groupby(parts, key=lambda part: isinstance(part, Text)):
         if texts:
-            yield Text(_PARTS.join(part.text for part in group if isinstance(part, Text)))
+            merged.append(Text(_PARTS.join(part.text for part in group if isinstance(part, Text))))
         else:
-            yield from group
+            merged += group
+    return tuple(merged) or (Text(""),)
 
 
 def _reads(senses: Senses) -> str:

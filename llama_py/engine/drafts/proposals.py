@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeAlias
@@ -269,7 +269,15 @@ class Drafts:
         start = self._requests.clock()
         draft: Sequence[int] = ()
         try:
-            draft = self._checked(drafter(each.running.seen()), most)
+            given = islice(drafter(each.running.seen()), most)
+            tokens = [operator.index(token) for token in given]
+            for token in tokens:
+                if not 0 <= token < self._n_vocab:
+                    raise ParameterError(
+                        f"a drafter gave token {token}, which is outside of the vocabulary "
+                        f"(0 to {self._n_vocab - 1})"
+                    )
+            draft = tokens
         except Exception as error:
             self._leave_out(each.drafting, drafter, error)
         took = self._requests.clock() - start
@@ -295,16 +303,6 @@ class Drafts:
         _log.warning("a drafter failed, and is not asked again for this reply: %r", error)
         drafting.drafters.remove(drafter)
         self._requests.metrics.draft_errors += 1
-
-    def _checked(self, draft: Iterable[int], most: int) -> Sequence[int]:
-        tokens = [operator.index(token) for token in islice(draft, most)]
-        for token in tokens:
-            if not 0 <= token < self._n_vocab:
-                raise ParameterError(
-                    f"a drafter gave token {token}, which is outside of the vocabulary "
-                    f"(0 to {self._n_vocab - 1})"
-                )
-        return tokens
 
     # -- what the model computes ----------------------------------------------------------------
 
