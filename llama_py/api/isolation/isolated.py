@@ -191,12 +191,7 @@ class IsolatedModel(LoadedModel):
     @property
     def pointer(self) -> Any:
         """There is none that C could compute with."""
-        if self._process.inherited:
-            raise forks.refuse()
-        raise IsolationError(
-            "this needs the model's context, its cells or its C pointers, which are in a process "
-            "of their own; load the model without isolate=True"
-        )
+        self._parts()
 
     @property
     def fingerprint(self) -> str:
@@ -231,6 +226,14 @@ class IsolatedModel(LoadedModel):
             self._model.path,
             f"is an encoder ({self._model.architecture}), which does not generate text: it "
             "embeds (embed, rerank); load a decoder model",
+        )
+
+    def _parts(self) -> NoReturn:
+        if self._process.inherited:
+            raise forks.refuse()
+        raise IsolationError(
+            "this needs the model's context, its cells or its C pointers, which are in a process "
+            "of their own; load the model without isolate=True"
         )
 
 
