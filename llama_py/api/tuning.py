@@ -285,7 +285,11 @@ class _Tuner:
             self._free()
             for number in range(_ROUNDS):
                 for label in [*measures][:: 1 if number % 2 == 0 else -1]:
-                    self._check_time()
+                    if self.elapsed > self._limit:
+                        raise TuningError(
+                            f"{self._limit:.0f} seconds were not enough to measure this model; "
+                            "give more"
+                        )
                     contest.rounds[label].append(measures[label]())
             free = self._free()
             contest.busy = 0.0 if free is None else max(0.0, self._cores - free)
@@ -298,12 +302,6 @@ class _Tuner:
             f"{contest.spread:.2f} times as long in another round ({contest.name}){others}; "
             "try again when it is quiet"
         )
-
-    def _check_time(self) -> None:
-        if self.elapsed > self._limit:
-            raise TuningError(
-                f"{self._limit:.0f} seconds were not enough to measure this model; give more"
-            )
 
 
 class _Rig:

@@ -60,7 +60,12 @@ class ErrorLines:
         # What an earlier call left unfinished is not the beginning of what this one says.
         _thread.partial = ""
         self._outer, _thread.errors = _thread.errors, self
-        chat_h.llama_py_log_least(_least_wanted())
+        least = ggml_h.GGML_LOG_LEVEL_ERROR
+        if _printing or LOGGER.isEnabledFor(logging.DEBUG):
+            least = ggml_h.GGML_LOG_LEVEL_NONE
+        elif LOGGER.isEnabledFor(logging.INFO):
+            least = ggml_h.GGML_LOG_LEVEL_WARN
+        chat_h.llama_py_log_least(least)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -127,15 +132,6 @@ def install_for_media() -> None:
 
     install()
     mtmd_h.mtmd_helper_log_set(_installed[0], None)
-
-
-def _least_wanted() -> int:
-    """The level of llama.cpp from which on somebody sees its lines; errors become exceptions."""
-    if _printing or LOGGER.isEnabledFor(logging.DEBUG):
-        return ggml_h.GGML_LOG_LEVEL_NONE
-    if LOGGER.isEnabledFor(logging.INFO):
-        return ggml_h.GGML_LOG_LEVEL_WARN
-    return ggml_h.GGML_LOG_LEVEL_ERROR
 
 
 def _receive(level: int, text: bytes | None, _data: Any) -> None:

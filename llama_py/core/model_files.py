@@ -82,19 +82,19 @@ class ModelFiles:
                 continue
             if renumbered != number or now == version:
                 continue
-            if now[0] != version[0] or self._reread(path) != content:
+            same = now[0] == version[0]
+            if same:  # in size; only touched, perhaps
+                try:
+                    same = _read(path, self._places[path])[0] == content
+                except OSError:
+                    same = False
+            if not same:
                 raise ModelChangedError(
                     f"{path} was truncated or written to after it was loaded, and its weights are "
                     "read from there: close (unload) the model and load it again; replace model "
                     "files by renaming"
                 )
             self._parts[path] = content, (now, number)
-
-    def _reread(self, path: Path) -> bytes | None:
-        try:
-            return _read(path, self._places[path])[0]
-        except OSError:
-            return None
 
 
 def _identity(status: os.stat_result) -> _Identity:

@@ -210,7 +210,14 @@ class ResponsesReply:
                 self._tell_call(delta.tool_call)
             elif delta.reasoning:
                 self._news.clear()
-                self._reasoning().add(delta.reasoning)
+                last = self._items[-1] if self._items else None
+                if not isinstance(last, ReasoningItem):
+                    seal, summary = self._asked.seal, self._asked.summary
+                    last = ReasoningItem(
+                        self._frames, len(self._items), summarised=summary, seal=seal
+                    )
+                    self._add(last)
+                last.add(delta.reasoning)
             elif delta.content:
                 news, self._news = self._news, []
                 # What stood before the tokens of the text were marks of the format.
@@ -232,16 +239,6 @@ class ResponsesReply:
         item = self._items[-1]
         if isinstance(item, (CustomCallItem, FunctionCallItem)):
             item.add(call.arguments)
-
-    def _reasoning(self) -> ReasoningItem:
-        last = self._items[-1] if self._items else None
-        if not isinstance(last, ReasoningItem):
-            asked = self._asked
-            last = ReasoningItem(
-                self._frames, len(self._items), summarised=asked.summary, seal=asked.seal
-            )
-            self._add(last)
-        return last
 
     def _message(self) -> MessageItem:
         last = self._items[-1] if self._items else None
