@@ -63,7 +63,8 @@ for size in (1, 4096, (8 << 20) - 64, 8 << 20, (8 << 20) + 64, (21 << 20) + 4160
             G.ggml_backend_buffer_clear(buffer, value)
             assert ctypes.string_at(base, real) == bytes([value]) * real, (size, long.value)
             text = open("/proc/self/smaps").read()
-        areas = re.findall(r"^([0-9a-f]+)-([0-9a-f]+) .*?^AnonHugePages: +([0-9]+) kB", text, re.M | re.S)
+        area = r"^([0-9a-f]+)-([0-9a-f]+) .*?^AnonHugePages: +([0-9]+) kB"
+        areas = re.findall(area, text, re.M | re.S)
         inside = [int(kb) for begin, end, kb in areas
                   if int(begin, 16) < base + real and base < int(end, 16)]
         kinds[size, long.value] = sum(inside) >> 10
