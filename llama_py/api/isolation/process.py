@@ -42,7 +42,13 @@ from llama_py.engine.loop import CLOSED, LOOK, MOST_EVENTS
 from llama_py.engine.mailbox import Mailbox
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.request import FinishEvent, Output, Record
-from llama_py.errors import ClosedError, EngineDeadError, IsolationError, LlamaError
+from llama_py.errors import (
+    ClosedError,
+    EngineDeadError,
+    InvalidModelError,
+    IsolationError,
+    LlamaError,
+)
 from llama_py.version import __version__
 
 __all__ = ["ModelProcess"]
@@ -169,9 +175,11 @@ class ModelProcess:
             progress: as of ``Llama``.
 
         Raises:
-            LlamaError: what its loading ended with.
+            LlamaError: what its loading ended with; or ``progress`` wanted it to end, also where it
+                was there before it heard of that.
         """
         told: float | None = None
+        stopped = False
         with self._changed:
             while self._phase is _Phase.LOADING and not self._once_ready:
                 done = self._progress
@@ -184,13 +192,15 @@ class ModelProcess:
                         self._changed.acquire()
                     if wanted is False:
                         self.send(Down.STOP_LOADING)
-                        progress = None
+                        progress, stopped = None, True
                     continue
                 self._changed.wait(LOOK)
             if self._failed is not None:
                 raise self._failed
             if self.facts is None:
                 raise ClosedError(CLOSED)
+            if stopped:
+                raise InvalidModelError("the loading was stopped, because progress returned False")
             return self.facts
 
     def ask(self, name: str, *arguments: Any, tenant: str = "") -> Any:
