@@ -21,6 +21,15 @@ HAS_NAME = """(name) => {
     return name.endsWith("…") ? is.startsWith(name.slice(0, -1)) : is === name;
 }"""
 
+# Files are read when the test says so.
+SLOW_FILES = """() => {
+    const read = Blob.prototype.arrayBuffer;
+    Blob.prototype.arrayBuffer = async function () {
+        await new Promise((go) => { window.readNow = go; });
+        return read.call(this);
+    };
+}"""
+
 
 def press(chat: Site, *keys: str) -> None:
     for key in keys:
@@ -350,6 +359,28 @@ def test_files_are_attached_and_taken_away(chat: Site, told: Scripted, tmp_path:
     press(chat, "Enter")
     content = told.requests[0]["messages"][0]["content"]
     assert content == "File notes.md:\n```\nWords.\n```\n\nWhat is this?"
+
+
+def test_the_focus_stays_where_a_file_is_read(chat: Site, told: Scripted, tmp_path: Path) -> None:
+    good, bad = tmp_path / "notes.md", tmp_path / "bad.md"
+    good.write_text("Words.\n", encoding="utf-8")
+    bad.write_bytes(b"\xff\xfe\0")
+    chat.page.evaluate(SLOW_FILES)
+    for file in (good, bad):
+        tab_to(chat, "Add to the message", "Shift+Tab")
+        press(chat, "Enter")
+        choose_file(chat, "Enter", file)
+        expect(chat.page.get_by_text("is read …")).to_be_visible()
+        tab_to(chat, f"Remove {file.name}", "Shift+Tab")
+        chat.page.evaluate("readNow()")
+        expect(chat.page.get_by_text("is read …")).to_have_count(0)
+        if file == good:
+            assert chat.page.evaluate(HAS_NAME, "Remove notes.md")
+    expect(chat.field).to_be_focused()
+    chat.page.keyboard.type("What is this?")
+    press(chat, "Enter")
+    chat.wait()
+    assert "Words." in told.requests[0]["messages"][0]["content"]
 
 
 def test_the_reply_is_begun(chat: Site, told: Scripted) -> None:

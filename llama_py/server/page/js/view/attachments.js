@@ -91,9 +91,18 @@ export class Attachments {
       this.#say(error.message);
     }
     const at = this.#files.indexOf(place);
-    if (at >= 0) this.#files.splice(at, 1, ...read);
+    if (at < 0) return true;
+    const focused = this.#chip(place).contains(document.activeElement);
+    this.#files.splice(at, 1, ...read);
     this.#show();
+    // Another chip stands there now, or none: the focus must not go with the old one.
+    if (focused) this.#keepFocus(read[0]);
     return read.length > 0;
+  }
+
+  #keepFocus(file) {
+    if (file) this.#chip(file).querySelector("button:last-child").focus();
+    else this.#removed();
   }
 
   async #contentOf(file) {
