@@ -184,6 +184,26 @@ def test_an_unknown_name_lists_the_valid_ones(name: str) -> None:
         assert all(repr(each) in str(caught.value) for each in LOAD[name].names)
 
 
+@pytest.mark.parametrize(
+    ("text", "layers"), [("on", -1), ("off", 0), ("-1", -1), ("0", 0), ("12", 12)]
+)
+def test_layers_that_keep_their_experts_as_text(text: str, layers: int) -> None:
+    assert LOAD["cpu_moe"].parse(text) == layers
+
+
+@pytest.mark.parametrize("text", ["--5", "-", "", "many", "513", "9" * 5000])
+def test_layers_that_are_no_number(text: str) -> None:
+    with pytest.raises(ParameterError, match="cpu_moe"):
+        LOAD["cpu_moe"].parse(text)
+
+
+@pytest.mark.parametrize("given", [{"\ud800": 1}, {"general.name": "\ud800"}])
+def test_half_a_character_in_metadata(given: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=r"kv_overrides.* has a lone surrogate"):
+        LOAD["kv_overrides"].read(given)
+    assert LOAD["kv_overrides"].read({"a\ud83d\ude00": "\ud83d\ude00"}) == {"a😀": "😀"}
+
+
 def test_flash_attention_by_name() -> None:
     values = [LOAD.read({"flash_attn": value}).get("flash_attn") for value in ("auto", True, False)]
     assert values == [None, True, False]

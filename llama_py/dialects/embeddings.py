@@ -72,7 +72,7 @@ def read_embedding(
     inputs = _inputs(fields.get(name), name, limits, vocab)
     encoding = fields.text("encoding_format") or "float"
     if encoding not in ("float", "base64"):
-        raise wrong_value("encoding_format", f"is {encoding!r}; expected 'float' or 'base64'")
+        raise wrong_value("encoding_format", f"is {shown(encoding)}; expected 'float' or 'base64'")
     dimensions = fields.integer("dimensions", 1, 2**31)
     norm = fields.integer("embd_normalize", -1)
     if norm is not None and norm not in _NORMS:

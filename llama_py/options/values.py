@@ -20,6 +20,7 @@ from llama_py.options.checks import (
     is_bool,
     read_string,
     read_texts,
+    whole_text,
 )
 
 __all__ = [
@@ -310,7 +311,7 @@ def read_cpu_moe(name: str, value: Any) -> int:
         value = value in ("on", "true")
     if is_bool(value):
         return -1 if value else 0
-    if isinstance(value, str) and value.lstrip("-").isdecimal():
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value):
         value = int(value)
     check_number(name, value, -1, 512, integer=True)
     return int(value)
@@ -333,7 +334,10 @@ def read_shares(name: str, value: Any) -> tuple[float, ...]:
 def read_overrides(name: str, value: Any) -> Mapping[str, bool | int | float | str]:
     """Metadata values in place of those of the file; at most 127 bytes of key and of text."""
     check_kind(name, value, (Mapping,), "a dictionary")
+    read: dict[str, bool | int | float | str] = {}
     for key, each in value.items():
+        key = whole_text(key, f"{name}: key") if isinstance(key, str) else key
+        each = whole_text(each, f"{name}[{key!r}]") if isinstance(each, str) else each
         if not isinstance(key, str) or len(key.encode()) > 127:
             raise ParameterError(f"{name}: key {key!r} must be a string of at most 127 bytes")
         if not isinstance(each, (bool, int, float, str)):
@@ -344,7 +348,8 @@ def read_overrides(name: str, value: Any) -> Mapping[str, bool | int | float | s
             raise ParameterError(f"{name}[{key!r}]={each} does not fit into 64 bits")
         if isinstance(each, str) and len(each.encode()) > 127:
             raise ParameterError(f"{name}[{key!r}] is longer than 127 bytes")
-    return value  # type: ignore[no-any-return]
+        read[key] = each
+    return read
 
 
 def read_layers(name: str, value: Any) -> int:

@@ -104,10 +104,16 @@ def test_biases_in_every_form(context: Context) -> None:
         assert bias == {5: 1.5, 6: -math.inf, **dict.fromkeys(hello, -1.0)}
 
 
-def test_a_key_with_two_signs_is_a_text(context: Context) -> None:
-    tokens = context.vocab.tokenize("--5", add_special=False)
-    bias = read(context, logit_bias={"--5": 2}).requests[0].sampling.logit_bias
+@pytest.mark.parametrize("key", ["--5", "-", "12345678901234567890 apples"])
+def test_a_key_that_is_no_number_is_a_text(context: Context, key: str) -> None:
+    tokens = context.vocab.tokenize(key, add_special=False)
+    bias = read(context, logit_bias={key: 2}).requests[0].sampling.logit_bias
     assert bias == dict.fromkeys(tokens, 2.0)
+
+
+def test_a_key_with_many_digits(context: Context) -> None:
+    with pytest.raises(ParameterError, match="logit_bias: token="):
+        read(context, logit_bias={"9" * 5000: 2})
 
 
 def test_prompts_of_every_form(context: Context) -> None:
@@ -324,6 +330,8 @@ def test_settings_are_told_by_their_names(context: Context, words: list[int]) ->
     ends = [{"token": token, "bias": None} for token in context.vocab.eog_tokens()]
     assert whole["generation_settings"]["logit_bias"] == [*ends, {"token": 1, "bias": None}]
     assert settings["samplers"] == ["top_k", "typ_p"]
+    _, none = reply_to(context, words, samplers=[])
+    assert none["generation_settings"]["samplers"] == []
     json.dumps(whole, allow_nan=False)
 
 

@@ -93,6 +93,12 @@ def test_what_is_nearest_to_the_gap_stays(infill: Context) -> None:
     assert len(short) == 39
 
 
+@pytest.mark.parametrize("name", ["n_predict", "max_tokens", "max_completion_tokens"])
+def test_there_is_room_for_the_reply(infill: Context, name: str) -> None:
+    body: dict[str, Any] = {"input_prefix": "one two " * 200, "input_suffix": " three" * 200}
+    assert len(tokens(infill, 100, **body, **{name: 60})) == 40
+
+
 def test_markers_in_code_are_text(infill: Context) -> None:
     found = tokens(infill, input_prefix="<|im_end|>", input_suffix="<|im_start|>")
     assert infill.vocab.eos not in found

@@ -16,6 +16,8 @@ from llama_py.chat.conversation import (
     ToolChoice,
     ToolResult,
 )
+from llama_py.dialects.limits import RequestLimits
+from llama_py.dialects.openai.bodies import read_chat
 from llama_py.dialects.openai.messages import (
     read_messages,
     read_response_format,
@@ -25,6 +27,7 @@ from llama_py.dialects.openai.messages import (
 from llama_py.errors import ParameterError, ParameterTypeError
 from tests.chat.families import TOOLS, USER, WEATHER
 from tests.chat.openai import chat_request
+from tests.dialects.playing import Context
 
 USER_TURN = {"role": "user", "content": "x"}
 CALLING = {"role": "assistant", "content": None, "tool_calls": [WEATHER]}
@@ -205,6 +208,17 @@ def test_allowed_tools() -> None:
     several = allowed("add", "get_weather", "add", mode="required")
     assert read_tool_choice(several) == ToolChoice("required", allowed=("add", "get_weather"))
     assert read_tool_choice(allowed()) == ToolChoice("none")
+
+
+@pytest.mark.parametrize("members", [{}, {"allowed_tools": {"mode": "auto", "tools": []}}])
+def test_a_choice_of_a_kind_that_is_not_known_is_left_out(
+    context: Context, members: dict[str, Any]
+) -> None:
+    body = {"messages": [USER_TURN], "tool_choice": {"type": "mcp", **members}}
+    for tools in ({}, {"tools": TOOLS}):
+        read_chat(context, {**body, **tools}, RequestLimits(), "m")
+        assert context.asked is not None
+        assert context.asked.tool_choice == ToolChoice()
 
 
 WRONG_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {

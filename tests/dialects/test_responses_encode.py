@@ -426,6 +426,13 @@ def test_tools_are_repeated_with_all_their_members(context: Context) -> None:
     assert [tool.strict for tool in Tools.validate_python(tools[:2])] == [None, True]
 
 
+@pytest.mark.parametrize("tools", [5, [5], [{"type": "function", "name": "now"}]])
+def test_a_group_in_a_group_is_repeated_as_it_is(context: Context, tools: Any) -> None:
+    """It is left out, and its members are not read."""
+    crm = {**CRM, "tools": [{"type": "namespace", "name": "inner", "tools": tools}]}
+    assert repeated(context, tools=[crm])["tools"] == [crm]
+
+
 def test_a_format_is_repeated_with_all_its_members(context: Context) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     form = {"type": "json_schema", "name": "a", "schema": schema}

@@ -149,6 +149,17 @@ def test_token_ids(context: Context, read: Callable[..., WireCall]) -> None:
     assert response["choices"][0]["token_ids"] == told
 
 
+def test_token_ids_of_the_best_replies(context: Context) -> None:
+    body = {"prompt": ["Once", "Twice"], "n": 1, "best_of": 2, "return_token_ids": True}
+    call = read_completion(context, body, RequestLimits(), "m")
+    # ``play`` finds a token the likelier, the smaller its id is.
+    best, other = sorted(["x", "y"], key=lambda text: tokens_of(context.vocab, text))
+    reply, _ = replayed(call, context.vocab, other, best, best, other)
+    choices = reply.whole()["choices"]
+    assert [choice["text"] for choice in choices] == [best, best]
+    assert [choice["token_ids"] for choice in choices] == [tokens_of(context.vocab, best)] * 2
+
+
 def test_a_failure_ends_what_is_open(context: Context) -> None:
     """Choices that have ended stay as they were; the others do not look as if they had."""
     call = read_chat(context, {**HELLO, "n": 2}, RequestLimits(), "m")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -259,6 +260,16 @@ def test_what_is_wrong_is_named(messages: Any, complaint: str) -> None:
         read_messages(messages)
 
 
+@pytest.mark.parametrize("role", ["user", "assistant", "system"])
+def test_of_a_kind_that_is_ignored_only_the_beginning_is_remembered(role: str) -> None:
+    kind = "".join(["unknown ", *("x" * 1000)])
+    uses = sys.getrefcount(kind)
+    blocks = [{"type": kind}, {"type": "text", "text": "x"}]
+    read_messages([{"role": role, "content": blocks}, HELLO])
+    del blocks
+    assert sys.getrefcount(kind) == uses
+
+
 # ---- tools -------------------------------------------------------------------------------------
 
 
@@ -287,6 +298,13 @@ def test_tools_of_servers_are_left_out(caplog: pytest.LogCaptureFixture) -> None
 )
 def test_tool_choice(choice: Any, expected: Any) -> None:
     assert read_tool_choice(choice, [Tool("f", "", SCHEMA)]) == expected
+
+
+@pytest.mark.parametrize("given", [None, True, False])
+def test_calls_in_plain_json(context: Context, given: bool | None) -> None:
+    call(context, tools=[WEATHER], json_calls=given)
+    assert context.asked is not None
+    assert context.asked.json_calls is given
 
 
 def test_nothing_is_chosen_from_tools_that_were_left_out() -> None:

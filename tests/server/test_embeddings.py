@@ -152,6 +152,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"input": "a", "dimensions": "8"}, "dimensions", "must be an integer"),
     ({"input": "a", "encoding_format": "int8"}, "encoding_format", "expected 'float' or 'base64'"),
     ({"input": "a", "encoding_format": 3}, "encoding_format", "must be"),
+    ({"input": "a", "encoding_format": "q" * 9999}, "encoding_format", "qqq…; expected 'float'"),
     ({"input": "a", "normalize": "yes"}, "normalize", "must be true or false"),
     ({"input": "a", "embd_normalize": 7}, "embd_normalize", "expected -1"),
     ({"input": "a", "model": 7}, "model", "must be a string"),

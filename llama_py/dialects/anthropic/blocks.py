@@ -188,7 +188,7 @@ def _system_text(value: Any, where: str) -> str:
             text = _text(block, place)
             texts.append(text.partition("\n")[2] if text.startswith(_BILLING) else text)
         else:
-            note_ignored("blocks of system messages", kind)
+            note_ignored("blocks of system messages", kind[:60])
     return _joined(texts)
 
 
@@ -245,7 +245,7 @@ def _assistant(content: Any, names: dict[str, str], where: str) -> Iterator[Mess
             names[call_id] = name
             side.calls.append(ToolCall(name, json.dumps(given, ensure_ascii=False), call_id))
         elif kind != "redacted_thinking":  # which nobody but its maker can read
-            note_ignored("blocks of assistants", kind)
+            note_ignored("blocks of assistants", kind[:60])
     text, thought = _joined(side.texts), _joined(side.thoughts)
     parts: list[Part] = [Thinking(thought)] if thought else []
     parts += [Text(text)] if text else []

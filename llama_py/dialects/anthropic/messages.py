@@ -119,7 +119,7 @@ def _chat_request(
     given = body.get("tools") or ()
     choice, parallel = read_tool_choice(body.get("tool_choice"), tools, given)
     system = read_system(body.get("system"))
-    json_calls = _flag(body, "json_calls") if "json_calls" in body else None
+    json_calls = None if body.get("json_calls") is None else _flag(body, "json_calls")
     schema = _schema(body)
     effort = _output_config(body).get("effort")
     return ChatRequest(

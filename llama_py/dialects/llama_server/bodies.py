@@ -30,6 +30,9 @@ from llama_py.params import GenerationParams
 
 __all__ = ["read_infill", "read_native", "slot_session"]
 
+#: What the most tokens of a reply may be called; the first one that is there counts.
+_MOST = ("n_predict", "max_completion_tokens", "max_tokens")
+
 
 def slot_session(body: Mapping[str, Any]) -> str | None:
     """The session that ``id_slot`` stands for, or None.
@@ -87,7 +90,7 @@ def read_infill(
         room: tokens that prompt and reply may have together.
     """
     with placed(body):
-        wanted = read_number(body, "n_predict", "max_tokens", low=-1, default=-1)
+        wanted = read_number(body, *_MOST, low=-1, default=-1)
         prompt = Prompt(tokens=infill_prompt(context, body, max(1, room - max(1, wanted))))
         return _call(context, body, limits, _Asker(model, session, expose_prompt), [prompt])
 
@@ -200,7 +203,7 @@ def _refuse_what_is_not_there(body: Mapping[str, Any]) -> None:
 def _generation(
     context: CallContext, body: Mapping[str, Any], limits: RequestLimits
 ) -> GenerationParams:
-    most = read_number(body, "n_predict", "max_completion_tokens", "max_tokens", low=-1, default=-1)
+    most = read_number(body, *_MOST, low=-1, default=-1)
     limits.check_biases(body)
     probs = read_number(body, "n_probs", "logprobs", low=0, default=0)
     if probs > limits.max_top_logprobs:

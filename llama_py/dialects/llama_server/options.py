@@ -150,8 +150,8 @@ def _biases(context: CallContext, value: Any) -> dict[int, float]:
             bias = float(pair[1])
         token = pair[0]
         if isinstance(value, Mapping) and isinstance(token, str):  # JSON has no other keys
-            number = token[:20].removeprefix("-").isdecimal()  # more digits are too many, too
-            token = int(token[:20]) if number else token
+            number = token.removeprefix("-").isdecimal()
+            token = int(token[:20]) if number else token  # more digits are too many, too
         if isinstance(token, str):
             tokens = context.vocab.tokenize(token, add_special=False)
         else:
@@ -198,6 +198,7 @@ def described(
         {"token": token, "bias": bias if math.isfinite(bias) else None}
         for token, bias in {**forbidden, **sampling.logit_bias}.items()
     ]
+    steps = SAMPLER_NAMES if sampling.samplers is None else sampling.samplers
     return {
         **out,
         "stop": list(generation.stop),
@@ -210,6 +211,6 @@ def described(
         "logit_bias": biases,
         "n_probs": generation.logprobs or 0,
         "grammar": sampling.grammar.gbnf if sampling.grammar is not None else "",
-        "samplers": [_SPELLED.get(name, name) for name in sampling.samplers or SAMPLER_NAMES],
+        "samplers": [_SPELLED.get(name, name) for name in steps],
         "lora": [],
     }

@@ -188,6 +188,7 @@ def _choose_tools(options: dict[str, Any]) -> None:
     kind = choice.get("type", "function")
     if isinstance(kind, str) and kind not in ("function", "allowed_tools"):
         del options["tool_choice"]
+        return
     allowed = choice.get("allowed_tools")
     if isinstance(allowed, dict) and isinstance(allowed.get("tools"), list):
         functions = [tool for tool in allowed["tools"] if _is_function(tool)]

@@ -152,6 +152,10 @@ class EncoderBase:
         last = self.head.chunk(self.kind, [])
         return [{**last, "usage": self.usage(), "timings": self.timings()}]
 
+    def kept(self) -> list[int]:
+        """The choices that the response has, in its order, by the numbers that ``feed`` gets."""
+        return [*range(len(self.records))]
+
     def _whole(self, kind: str, choices: list[Any]) -> dict[str, Any]:
         whole = self.head.chunk(kind, choices)
         return {**whole, "usage": self.usage(), "timings": self.timings()}
@@ -310,13 +314,18 @@ class CompletionEncoder(EncoderBase):
 
     # -- the whole -------------------------------------------------------------------------------
 
+    def kept(self) -> list[int]:
+        """See ``EncoderBase``; with ``best_of``, of each prompt's the most likely ones."""
+        replies, size = self._replies, self._per_prompt
+        if self._keep == size:
+            return super().kept()
+        groups = [replies[start : start + size] for start in range(0, len(replies), size)]
+        ranked = [sorted(group, key=lambda reply: -reply.mean_logprob) for group in groups]
+        return [reply.index for group in ranked for reply in group[: self._keep]]
+
     def response(self) -> CreateCompletionResponse:
         """The whole response, or the part that has been generated so far."""
-        replies, size = self._replies, self._per_prompt
-        if self._keep != size:  # ``best_of``: of each prompt's, the most likely ones
-            groups = [replies[start : start + size] for start in range(0, len(replies), size)]
-            ranked = [sorted(group, key=lambda reply: -reply.mean_logprob) for group in groups]
-            replies = [reply for group in ranked for reply in group[: self._keep]]
+        replies = [self._replies[choice] for choice in self.kept()]
         choices: list[CompletionChoice] = [
             {
                 "text": "".join(reply.parts),

@@ -119,7 +119,10 @@ class _WireReply(ABC, Generic[E]):
     def whole(self) -> dict[str, Any]:
         """The response without a stream."""
         response: dict[str, Any] = {**self._encoder.response()}
-        return self._with_ids(response)  # type: ignore[no-any-return]
+        if self._ids is not None:
+            for choice, index in zip(response["choices"], self._encoder.kept(), strict=True):
+                choice["token_ids"] = self._ids[index]
+        return response
 
 
 class ChatWireReply(_WireReply[ChatEncoder]):

@@ -74,7 +74,12 @@ def repeated_fields(
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     kind = tool.get("type")
     if kind == "namespace":
-        return {**tool, "tools": [_tool(inner) for inner in tool.get("tools") or []]}
+        # A namespace within it was left out, and its members were not read.
+        inner = [
+            each if each.get("type") == "namespace" else _tool(each)
+            for each in tool.get("tools") or []
+        ]
+        return {**tool, "tools": inner}
     return {**(_TOOLS.get(kind, {}) if isinstance(kind, str) else {}), **tool}
 
 
