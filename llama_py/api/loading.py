@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from llama_py import forks
 from llama_py.api.facts import ContextFacts, EngineReport, ProcessStatus
@@ -23,10 +23,7 @@ from llama_py.core.context import Context
 from llama_py.core.device_memory import DeviceMemory, note_loaded, noted
 from llama_py.core.host import profiles
 from llama_py.core.host.footprint import expected_bytes, room_for_model
-from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
-from llama_py.embeddings.computing import Setup, check_embeds
-from llama_py.embeddings.queue import EmbeddingQueue
 from llama_py.engine.clock import Clock
 from llama_py.engine.driver import Driver
 from llama_py.engine.engine import Engine
@@ -35,7 +32,7 @@ from llama_py.engine.port import EnginePort
 from llama_py.engine.preparing import resolve
 from llama_py.engine.request import GenerationRequest
 from llama_py.errors import ParameterError
-from llama_py.media.sources import MediaLimits
+from llama_py.media.limits import MediaLimits
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.costs import Costs
 from llama_py.memory.kinds import traits_of
@@ -50,6 +47,8 @@ from llama_py.states.state import StoredState
 from llama_py.version import LLAMA_CPP_COMMIT
 
 if TYPE_CHECKING:
+    from llama_py.core.lora import LoraAdapter
+    from llama_py.embeddings.queue import EmbeddingQueue
     from llama_py.engine.media import MediaEncoder
 
 __all__ = ["LoadedModel", "lacks_memory", "load", "media_limits", "model_media"]
@@ -62,6 +61,10 @@ _STATE_FORMAT = 2
 _PATIENCE = 10.0
 #: ``attention_type`` of a context in which each token sees all others.
 _NON_CAUSAL = 1
+
+
+#: What ``embeddings.computing.Setup`` is made of: most models embed nothing, and import none of it.
+_EmbedWith: TypeAlias = "tuple[ContextParams, tuple[tuple[LoraAdapter, float], ...]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ class LoadedModel:
         self,
         model: Model,
         generating: _Generating | None,
-        setup: Setup | None = None,
+        embed_with: _EmbedWith | None = None,
         *,
         in_place: bool = False,
         media: ModelMedia | None = None,
@@ -108,7 +111,7 @@ class LoadedModel:
         #: Its pictures and sounds; None: it is an encoder, or has no weights.
         self.media = media
         self._generating = generating
-        self._embed_with = setup
+        self._embed_with = embed_with
         self._in_place = in_place
         self._process = forks.current()
         self._embedding_queue: EmbeddingQueue | None = None
@@ -151,9 +154,12 @@ class LoadedModel:
             raise _vocabulary_only()
         with self._making:
             if self._embedding_queue is None:
+                from llama_py.embeddings.computing import Setup, check_embeds
+                from llama_py.embeddings.queue import EmbeddingQueue
+
                 check_embeds(model)
                 self._embedding_queue = EmbeddingQueue(
-                    model, self._embed_with, in_place=self._in_place
+                    model, Setup(*self._embed_with), in_place=self._in_place
                 )
             return self._embedding_queue
 
@@ -385,8 +391,8 @@ def load(weights: Weights, arguments: Mapping[str, Any], given: Container[str] =
                 attach=running.driver.attach_media,
             )
         packed = replace(context_params, embeddings=True, kv_unified=True, moe_cache_size=0)
-        setup = Setup(packed, tuple(adapters))
-        return LoadedModel(model, running, setup, in_place=arguments["in_place"], media=media)
+        embed_with = packed, tuple(adapters)
+        return LoadedModel(model, running, embed_with, in_place=arguments["in_place"], media=media)
     except BaseException:  # also Ctrl-C: who tries again must have the memory for it
         model.close()  # with what was made from it
         raise
@@ -425,6 +431,8 @@ def lacks_memory(model_path: str, options: Mapping[str, Any]) -> bool:
 def _adapters(model: Model, arguments: Mapping[str, Any]) -> list[tuple[LoraAdapter, float]]:
     if arguments["lora_path"] is None:
         return []
+    from llama_py.core.lora import LoraAdapter
+
     return [(LoraAdapter(model, arguments["lora_path"]), arguments["lora_scale"])]
 
 

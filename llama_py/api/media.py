@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from llama_py.core.model import Model
 from llama_py.errors import LlamaError, MediaError, ParameterError
 from llama_py.gguf.reader import read_header
-from llama_py.media.sources import MediaLimits, check_file, read_url
+from llama_py.media.limits import MediaLimits
 
 # What only pictures and sounds need is imported with a projector: api/opening.py says why.
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ class ModelMedia:
         if self.path is None:
             raise ParameterError(f"{where} is a picture or a sound, and {self._missing}")
         from llama_py.chat.conversation import ImagePart
+        from llama_py.media.sources import check_file, read_url
 
         encoder = self.encoder
         data = part.data or read_url(part.url, where, self.limits)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import ipaddress
 import logging
-import socket
 import struct
 import threading
 import time
@@ -21,7 +20,7 @@ import weakref
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from llama_py._native import ggml_h
 from llama_py._native.loader import library
@@ -33,6 +32,9 @@ from llama_py.errors import (
     ParameterError,
     ParameterTypeError,
 )
+
+if TYPE_CHECKING:
+    import socket
 
 __all__ = [
     "DEFAULT_PORT",
@@ -253,6 +255,8 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
 
 
 def _address(endpoint: str, host: str, port: int) -> str:
+    import socket  # here and below, as no model waits for it where there are no servers
+
     try:
         found = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -265,6 +269,8 @@ def _address(endpoint: str, host: str, port: int) -> str:
 
 def _checked(endpoint: str, where: str, end: float) -> RpcServer:
     """Say HELLO to a server, and ask how many devices it has."""
+    import socket
+
     host, _, port = where.partition(":")
     version = protocol_version()
     try:

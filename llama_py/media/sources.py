@@ -20,47 +20,22 @@ import threading
 import time
 import urllib.parse
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_py.errors import MediaError, ParameterTypeError
 from llama_py.media.files import MediaFile, look_at
+from llama_py.media.limits import MediaLimits
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
-__all__ = ["MediaLimits", "check_file", "decode_base64", "picture_bytes", "read_url", "sound_bytes"]
+__all__ = ["check_file", "decode_base64", "picture_bytes", "read_url", "sound_bytes"]
 
 _DATA = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.DOTALL)
 #: Addresses of IPv6 that end in one of IPv4.
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _REDIRECTS = (301, 302, 303, 307, 308)
-
-
-@dataclass(frozen=True, slots=True)
-class MediaLimits:
-    """What may be read.
-
-    Attributes:
-        paths: folders below which files may be read (``file://`` addresses, and paths).
-        urls: ``http`` and ``https`` addresses may be fetched.
-        most_bytes: of one file.
-        most_pixels: of one picture, as its header says.
-        most_media: pictures and sounds in one prompt.
-        most_seconds: of one sound, as its header says.
-        seconds: for fetching one, redirects included.
-        redirects: that are followed.
-    """
-
-    paths: tuple[Path, ...] = ()
-    urls: bool = False
-    most_bytes: int = 32 << 20
-    most_pixels: int = 64_000_000
-    most_media: int = 64
-    most_seconds: float = 7200.0
-    seconds: float = 10.0
-    redirects: int = 3
 
 
 def check_file(data: bytes, where: str, limits: MediaLimits) -> MediaFile:

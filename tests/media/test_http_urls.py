@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from llama_py.errors import MediaError
-from llama_py.media.sources import MediaLimits, read_url
+from llama_py.media.limits import MediaLimits
+from llama_py.media.sources import read_url
 from tests.media.pictures import disc, png
 
 _PICTURE = png(disc())

@@ -54,6 +54,7 @@ def test_headers_can_be_turned_off(gcc: str, tmp_path: Path) -> None:
     files = {
         "tensor_alignment": BUFFERS,
         "huge_pages": MEMORY,
+        "cells_on_demand": BUFFERS[:1],
         "attention_heads": ATTENTION,
         "attention_tiles": ATTENTION,
         "gelu": ATTENTION,

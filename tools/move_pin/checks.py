@@ -38,7 +38,7 @@ REACHED: dict[str, tuple[str, ...]] = {
         f"{KERNELS}/half_products/test_half_products.py"
         "::test_what_the_rule_specializes_is_still_there",
     ),
-    "huge_pages": (f"{KERNELS}/huge_pages/test_huge_pages.py::test_cells_are_in_huge_pages",),
+    "huge_pages": (f"{KERNELS}/huge_pages/test_huge_pages.py::test_buffers_are_in_huge_pages",),
     "q8_products": (
         f"{KERNELS}/q8_products/test_q8_products.py::test_what_the_rule_specializes_is_still_there",
     ),
@@ -66,6 +66,10 @@ STILL_NEEDED: dict[str, tuple[str, ...]] = {
         "::test_without_our_header_gcc_12_drops_it",
     ),
     "cell_order": (f"{KERNELS}/cell_order/test_cell_order.py::test_without_the_rule_they_do",),
+    "cells_on_demand": (
+        f"{KERNELS}/cells_on_demand/test_cells_on_demand.py"
+        "::test_without_the_rule_all_of_it_is_written",
+    ),
     "gelu": (f"{KERNELS}/gelu/test_gelu.py::test_without_the_rule_it_is_looked_up_in_a_table",),
     "huge_pages": (f"{KERNELS}/huge_pages/test_huge_pages.py::test_without_the_rule_nobody_asks",),
     "llamafile_prefetch": (

@@ -1,7 +1,7 @@
 // Included first into ggml.c; see rule.cmake.
 //
-// Weights that the CPU's kernels lay out anew, cells and the buffers of graphs lie in memory that
-// ggml_aligned_malloc takes. Here it asks Linux for transparent huge pages, so that a step that reads
+// Weights that the CPU's kernels lay out anew and the buffers of graphs lie in memory that
+// ggml_aligned_malloc takes (so do cells, which cells_on_demand has in small pages). Here it asks Linux for transparent huge pages, so that a step that reads
 // all weights misses fewer translations, and the caches see less of where the small pages happen to be.
 // Where the system does not give them (/sys/kernel/mm/transparent_hugepage/enabled says "never"), or
 // gives them anyway, nothing changes. It can go when ggml asks itself.
