@@ -66,6 +66,9 @@ STILL_NEEDED: dict[str, tuple[str, ...]] = {
         "::test_without_our_header_gcc_12_drops_it",
     ),
     "cell_order": (f"{KERNELS}/cell_order/test_cell_order.py::test_without_the_rule_they_do",),
+    "copied_pages": (
+        f"{KERNELS}/copied_pages/test_copied_pages.py::test_without_the_rule_they_stay",
+    ),
     "gelu": (f"{KERNELS}/gelu/test_gelu.py::test_without_the_rule_it_is_looked_up_in_a_table",),
     "huge_pages": (f"{KERNELS}/huge_pages/test_huge_pages.py::test_without_the_rule_nobody_asks",),
     "llamafile_prefetch": (
