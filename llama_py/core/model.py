@@ -13,7 +13,6 @@ from typing import Any
 from llama_py._native import llama_h as C
 from llama_py.core import logs
 from llama_py.core.handle import Handle
-from llama_py.core.host.mapped_files import MappedFiles
 from llama_py.core.model_files import ModelFiles
 from llama_py.core.mtp_check import check_heads
 from llama_py.core.native_load import NativeLoad, ProgressCallback
@@ -92,12 +91,8 @@ class Model(Handle[C.llama_model_p]):
             struct, self._kept_alive = _model_struct(self.params, where)
             if without_weights:
                 struct.no_alloc, struct.load_mode = True, C.LLAMA_LOAD_MODE_NONE
-            mapped = self.params.use_mmap and not self.params.use_mlock
-            self._load(
-                struct,
-                NativeLoad(progress, MappedFiles(files.paths) if mapped else None, meanwhile),
-                partial(_free, C.llama_model_free, printing),
-            )
+            free = partial(_free, C.llama_model_free, printing)
+            self._load(struct, NativeLoad(progress, meanwhile), free)
             if self.watch is not None:
                 self.watch.check()
             files.check()

@@ -46,11 +46,6 @@ class ModelFiles:
             digest.update(content)
         self.digest = digest.hexdigest()
 
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """The parts."""
-        return tuple(self._parts)
-
     def check(self) -> None:
         """Raise ``InvalidModelError`` if llama.cpp may have opened other files.
 

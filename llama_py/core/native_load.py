@@ -23,7 +23,6 @@ from typing import Any
 from llama_py._native import chat_h
 from llama_py._native import llama_h as C
 from llama_py.core.host.interrupts import in_main_thread, run_interruptibly
-from llama_py.core.host.mapped_files import MappedFiles
 
 __all__ = ["NativeLoad", "ProgressCallback"]
 
@@ -39,7 +38,6 @@ class NativeLoad:
 
     Args:
         progress: called by the thread that calls ``run``.
-        mapped: told of the same, before it, by the thread that loads; None if nothing is mapped.
         meanwhile: called by the thread that calls ``run``, one after the other, where another one
             loads: the first in any case, the others as long as it does.
     """
@@ -47,20 +45,16 @@ class NativeLoad:
     def __init__(
         self,
         progress: ProgressCallback | None,
-        mapped: MappedFiles | None = None,
         meanwhile: Iterable[Callable[[], object]] = (),
     ) -> None:
-        self._mapped = mapped
         self._progress = progress
         self._meanwhile = iter(meanwhile)
         self._error: BaseException | None = None
         self._asker = threading.get_ident()
         self._questions: queue.SimpleQueue[float | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[None] = queue.SimpleQueue()
-        # ``progress`` is called for each tensor.
-        step = 0.0 if progress is not None else 1.0 if mapped is None else mapped.step
         self._state = chat_h.llama_py_loading(
-            step=step,
+            step=0.0 if progress is not None else 1.0,  # ``progress`` is called for each tensor
             ask=chat_h.llama_py_loading_ask(self._on_progress),
         )
 
@@ -129,8 +123,6 @@ class NativeLoad:
     def _on_progress(self, done: float, _data: Any) -> bool:
         """The C callback, in the thread that loads. Nothing may be raised here."""
         try:
-            if self._mapped is not None:
-                self._mapped.note(done)
             if self._progress is not None and not self.stopped:
                 if threading.get_ident() == self._asker:
                     self._ask(done)

@@ -130,11 +130,6 @@ class Engine:
         if running is not None:
             self.requests.cancel(running)
 
-    def cancel_all(self) -> None:
-        """End every request."""
-        for running in self.requests:
-            self.requests.cancel(running)
-
     def pause(self, number: int, paused: bool = True) -> None:
         """Leave a request out of the steps, because its consumer is behind, or go on with it."""
         running = self.requests.find(number)

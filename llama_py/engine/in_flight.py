@@ -17,7 +17,7 @@ from llama_py.engine.request import Event, FinishEvent, Output
 from llama_py.errors import GenerationTimeout, RequestCancelled
 from llama_py.memory.cache import SequenceCache
 from llama_py.memory.prompt_tokens import reply_ends
-from llama_py.memory.sequences import LiveSequence
+from llama_py.memory.sequences import Lease, LiveSequence
 
 __all__ = ["InFlight"]
 
@@ -131,23 +131,32 @@ class InFlight:
             if running.request.keep_logits:
                 running.record.logits = self.last_logits
         self._withdraw(running, event.reason)
-        record = running.record
-        record.request = record.request.without_callbacks()
-        running.sampler.close()
         self.put(running, event)
-        if lease is not None and self.cache.live.get(lease.sequence.number) is lease.sequence:
-            if running.request.pin and event.error is None:
-                self.cache.pin(running.prompt)
-            if lease.drafted:
-                self.cache.rewind(lease)
-            ends, transient = self._reply_ends(running), bool(running.request.targets)
-            self.cache.release(lease, running.undecoded(lease), ends, transient=transient)
-        running.lease = None
+        try:
+            running.record.request = running.record.request.without_callbacks()
+            self.cache.transfers.forget(running)
+            running.sampler.close()
+            if lease is not None and self.cache.live.get(lease.sequence.number) is lease.sequence:
+                self._give_back(running, lease, pinned=event.error is None)
+        except BaseException:  # nobody else knows of the sequence, whose state is not certain now
+            if lease is not None:
+                self.cache.drop(lease.sequence)
+            raise
+        finally:
+            running.lease = None
+
+    def _give_back(self, running: Generation, lease: Lease, *, pinned: bool) -> None:
+        """Leave the sequence of a request that ends to others, and what it holds for reuse."""
+        if running.request.pin and pinned:
+            self.cache.pin(running.prompt)
+        if lease.drafted:
+            self.cache.rewind(lease)
+        ends, transient = self._reply_ends(running), bool(running.request.targets)
+        self.cache.release(lease, running.undecoded(lease), ends, transient=transient)
 
     def _withdraw(self, running: Generation, reason: str) -> None:
         """Take a request that ends out of the books, and count it."""
         (self.waiting if running in self.waiting else self.running).remove(running)
-        self.cache.transfers.forget(running)
         self.deadlines -= running.deadline is not None
         self.drafting -= running.drafting is not None
         running.state = state = _STATES.get(reason, RequestState.FINISHED)

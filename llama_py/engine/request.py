@@ -1,6 +1,6 @@
 """What goes into the engine and what comes out: ``GenerationRequest``, events, ``Record``.
 
-A request is frozen. What becomes of it is in the engine's own ``Running``, and in the ``Record``
+A request is frozen. What becomes of it is in the engine's own ``Generation``, and in the ``Record``
 that its owner reads.
 """
 

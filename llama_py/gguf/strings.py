@@ -30,9 +30,14 @@ def duplicate_string(buffer: mmap.mmap, at: int, count: int) -> str | None:
 
     Strings are compared as C strings, up to their first NUL, and empty ones are never equal:
     that is how llama.cpp's vocabulary sees its tokens.
+
+    Raises:
+        MemoryError: there is not enough to find out.
     """
     with address_of(buffer) as (data, size):
         place = chat_h.llama_py_strings_twice(data, size, at, count)
+    if place == -2:
+        raise MemoryError(f"{count} strings cannot be compared")
     if place < 0:
         return None
     text = place + 8

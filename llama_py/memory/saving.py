@@ -336,11 +336,7 @@ class Saving:
         if len(sequence.tokens) - sequence.saved_length < least:
             return None
         state, cells = self._stores.describe(sequence), self._cells_per_piece(sequence)
-        if cells is None:
-            nbytes = self._stores.memory.state_size(sequence.number)
-        else:
-            nbytes = int(self._bytes_per_cell(sequence) * len(sequence.tokens))
-        if not store.accepts(state.nbytes + nbytes):
+        if not store.accepts(state.nbytes + self._stores.memory.state_size(sequence.number)):
             return None
         return Copying(sequence, store, state, cells)
 

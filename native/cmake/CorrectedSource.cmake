@@ -39,6 +39,12 @@ function(llama_py_compile_copy target folder name text)
     target_sources(${target} PRIVATE "${copy}")
     set_source_files_properties("${copy}" TARGET_DIRECTORY ${target}
         PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    # What is included first into the source (IncludedFirst.cmake) by rules before this one.
+    get_source_file_property(options "${folder}/${name}" TARGET_DIRECTORY ${target} COMPILE_OPTIONS)
+    if (options)
+        set_source_files_properties("${copy}" TARGET_DIRECTORY ${target}
+            PROPERTIES COMPILE_OPTIONS "${options}")
+    endif()
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${folder}/${name}")
 endfunction()
 

@@ -1,7 +1,7 @@
 #include "llama_py_strings.h"
 
 #include <algorithm>
-#include <cstring>
+#include <exception>
 #include <set>
 #include <string_view>
 #include <vector>
@@ -78,24 +78,13 @@ int first_byte(std::string_view text, bool & alone) {
     }
 }
 
-} // namespace
-
-extern "C" int64_t llama_py_strings_end(
-        const void * data, uint64_t size, uint64_t at, uint64_t count) {
-    strings all { (const char *) data, size, at, count };
-    for (std::string_view text; all.next(text);) {
-    }
-    return all.left == 0 ? (int64_t) all.at : -1;
-}
-
-extern "C" int64_t llama_py_strings_twice(
-        const void * data, uint64_t size, uint64_t at, uint64_t count) {
-    // Most hashes occur once; only strings with one of the others are compared. A file that was made
-    // to have them all alike costs no more than a sorted set of its strings.
+// Most hashes occur once; only strings with one of the others are compared. A file that was made to
+// have them all alike costs no more than a sorted set of its strings.
+int64_t first_twice(const strings & all) {
     std::vector<uint64_t> hashes;
-    hashes.reserve(std::min(count, size / 8));
-    strings all { (const char *) data, size, at, count };
-    for (std::string_view text; all.next(text);) {
+    hashes.reserve(std::min(all.left, all.size / 8));
+    strings once = all, again = all;
+    for (std::string_view text; once.next(text);) {
         if (text = up_to_nul(text); !text.empty()) {
             hashes.push_back(hash_of(text));
         }
@@ -111,7 +100,6 @@ extern "C" int64_t llama_py_strings_twice(
         return -1;
     }
     std::set<std::string_view> seen;
-    strings again { (const char *) data, size, at, count };
     for (std::string_view text; again.next(text);) {
         const uint64_t place = again.at - 8 - text.size();
         text = up_to_nul(text);
@@ -123,6 +111,25 @@ extern "C" int64_t llama_py_strings_twice(
         }
     }
     return -1;
+}
+
+} // namespace
+
+extern "C" int64_t llama_py_strings_end(
+        const void * data, uint64_t size, uint64_t at, uint64_t count) {
+    strings all { (const char *) data, size, at, count };
+    for (std::string_view text; all.next(text);) {
+    }
+    return all.left == 0 ? (int64_t) all.at : -1;
+}
+
+extern "C" int64_t llama_py_strings_twice(
+        const void * data, uint64_t size, uint64_t at, uint64_t count) {
+    try {
+        return first_twice({ (const char *) data, size, at, count });
+    } catch (const std::exception &) {  // no memory for the hashes
+        return -2;
+    }
 }
 
 extern "C" int32_t llama_py_strings_unspelled(

@@ -20,7 +20,8 @@ LLAMA_PY_CHAT_API int64_t llama_py_strings_end(
         uint64_t     at,
         uint64_t     count);
 
-/* The place (of its length) of a string that occurs before, too; -1 if there is none.
+/* The place (of its length) of a string that occurs before, too; -1 if there is none, -2 if there is
+ * no memory to find out.
  *
  * Strings are compared as C strings, up to their first NUL, and empty ones are never equal: that is
  * how llama.cpp's vocabulary sees its tokens. The strings lie within the data. */

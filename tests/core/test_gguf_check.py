@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -651,6 +653,30 @@ def test_the_one_token_that_is_there_twice_is_named() -> None:
     buffer = mapped(data)
     assert duplicate_string(buffer, 0, len(strings)) is None
     assert duplicate_string(buffer, 0, len(strings) + 1) == "token 77"
+
+
+_LITTLE = """
+import mmap, resource, sys
+from llama_py.gguf.strings import duplicate_string
+count, path = 1 << 26, sys.argv[1]
+with open(path, "wb+") as file:
+    file.truncate(8 * count)
+    buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+assert duplicate_string(buffer, 0, 10) is None
+used = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), -1))
+try:
+    duplicate_string(buffer, 0, count)
+except MemoryError:
+    print("refused")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="as Linux tells and limits it")
+def test_a_vocabulary_that_leaves_no_memory_does_not_end_the_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _LITTLE, str(tmp_path / "sparse")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "refused\n", done.stderr
 
 
 def test_a_large_vocabulary_is_checked_quickly(tmp_path: Path) -> None:

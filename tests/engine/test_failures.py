@@ -104,6 +104,30 @@ def test_no_free_cells_once_is_not_an_error(rig: Rig, late: bool) -> None:
     rig.check_at_rest()
 
 
+@pytest.mark.parametrize("fails", ["release", "commit", "forget", "close"])
+def test_an_ending_that_fails_keeps_no_sequence(
+    rig: Rig, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner is told all the same, and the next one has every sequence."""
+    request = ask(words(1, 90), 6)
+    rig.submit(request)
+    rig.step_until(lambda: len(request.generated) > 2)
+    (running,) = rig.engine.requests.running
+    owners = {"forget": rig.cache.transfers, "close": running.sampler}
+
+    def fail(*_: Any, **__: Any) -> None:
+        monkeypatch.undo()
+        raise MemoryError("there is no room for it")
+
+    monkeypatch.setattr(owners.get(fails, rig.cache), fails, fail)
+    rig.cancel(request)
+    assert running.lease is None
+    rig.check_at_rest()
+    requests = [ask(words(2 + place, 90), 6) for place in range(rig.context.n_seq_max)]
+    assert [end.reason for end in rig.run(*requests)] == ["length"] * len(requests)
+    rig.check(*requests)
+
+
 def test_eval_after_a_failed_eval(rig: Rig) -> None:
     tokens = words(3, 150)
     rig.llm.eval(tokens[:30])

@@ -412,6 +412,19 @@ def test_what_the_store_cannot_take_is_never_copied(
         assert copies == []
 
 
+def test_what_fits_is_saved_whatever_was_copied_before_it(llm: Llama) -> None:
+    """A state of one token has more bytes for each than a long one."""
+    evaluate(llm, prompt(1))
+    llm.save_state()
+    sequence = evaluate(llm, prompt(900, 1))
+    pool, context = llm.runtime.loaded.cache, llm.runtime.loaded.context
+    store = LlamaRAMCache(int(1.03 * context.state_size(sequence.number)))
+    llm.set_cache(store)
+    pool.save(sequence, least=1)
+    pool.saving.flush()
+    assert (len(store), store.stats().refused) == (1, 0)
+
+
 def test_a_disk_that_fails_fails_no_request(
     llm: Llama,
     store: LlamaDiskCache,

@@ -70,6 +70,9 @@ STILL_NEEDED: dict[str, tuple[str, ...]] = {
         f"{KERNELS}/cells_on_demand/test_cells_on_demand.py"
         "::test_without_the_rule_all_of_it_is_written",
     ),
+    "copied_pages": (
+        f"{KERNELS}/copied_pages/test_copied_pages.py::test_without_the_rule_they_stay",
+    ),
     "gelu": (f"{KERNELS}/gelu/test_gelu.py::test_without_the_rule_it_is_looked_up_in_a_table",),
     "huge_pages": (f"{KERNELS}/huge_pages/test_huge_pages.py::test_without_the_rule_nobody_asks",),
     "llamafile_prefetch": (
