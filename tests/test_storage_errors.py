@@ -35,6 +35,22 @@ def llm() -> Iterator[Llama]:
         yield llm
 
 
+# -- conversations -------------------------------------------------------------------------------
+
+
+def test_halves_of_characters_are_saved_as_whole_ones(llm: Llama, tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
+    session = ChatSession(llm, "Be brief.", max_tokens=2)
+    session.send("\ud83d\ude00")
+    session.save(path)
+    assert ChatSession.load(llm, path).messages[1]["content"] == "\U0001f600"
+    session.edit(1, "\ud83d")
+    with pytest.raises(ParameterError, match="surrogate"):
+        session.save(path)
+    assert len(ChatSession.load(llm, path).messages) == 3, "the older file is as it was"
+    assert {each.name for each in tmp_path.iterdir()} <= {"chat.json", "chat.json.state"}
+
+
 # -- caches ----------------------------------------------------------------------------------------
 
 

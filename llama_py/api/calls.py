@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from llama_py.api.call import Call, LastCalls, Outcome
 from llama_py.api.loading import LoadedModel
 from llama_py.api.overflow import MessageSizes, OverflowReport, fit
-from llama_py.api.rendering import ChatSettings, Rendering
+from llama_py.api.rendering import ChatSettings, ModelContext, Rendering
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.openai.completions import CompletionCall, parse_completion
 from llama_py.engine.request import GenerationRequest, Prompt
-from llama_py.errors import ContextOverflowError
+from llama_py.errors import ContextOverflowError, LlamaError
 from llama_py.options.values import read_policy
 
 # What only chats need is imported with the first of them: ``api/rendering.py``.
@@ -77,13 +77,14 @@ class Calls:
             call = tried[len(some)] = parse(some)
             return len(self.tokens_of(call.requests[0].prompt))
 
+        cells = {id(each): _cells(each, place, context) for place, each in enumerate(messages)}
         tools = options.get("tools") or options.get("functions")
         kept, dropped = fit(
             count,
             self._loaded.facts.limit,
             policy,
             messages,
-            size=self._sizes.of,
+            size=lambda each: self._sizes.of(each) + cells.get(id(each), 0),
             fixed=self._sizes.of_json(tools) if tools else 0,
         )
         return self._call(tried.get(len(kept)) or parse(kept), dropped)
@@ -133,3 +134,21 @@ class Calls:
 
 def _count(vocab: Vocab, text: str) -> int:
     return len(vocab.tokenize(text.encode("utf-8", "surrogatepass"), add_special=False))
+
+
+def _cells(message: Mapping[str, Any], place: int, context: ModelContext) -> int:
+    """Tokens of the pictures and sounds of a message, which may be most of a conversation."""
+    content, where = message.get("content"), f"messages[{place}].content"
+    if not isinstance(content, (list, tuple)):
+        return 0
+    from llama_py.chat.conversation import Text
+    from llama_py.dialects.openai.messages import read_parts
+
+    try:
+        return sum(
+            len(context.medium(part, f"{where}[{number}]").tokens)
+            for number, part in enumerate(read_parts(content, where))
+            if not isinstance(part, Text)
+        )
+    except LlamaError:  # if it is not left out, rendering it says what is wrong
+        return 0

@@ -122,7 +122,7 @@ class MessageSizes:
         self._known: dict[tuple[int, int], int] = {}
 
     def of(self, message: Message) -> int:
-        """Tokens of one message."""
+        """Tokens of one message, without its pictures and sounds."""
         content = message.get("content") if isinstance(message, Mapping) else None
         parts = [content] if isinstance(content, str) else content
         total = _AROUND

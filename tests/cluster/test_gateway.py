@@ -343,6 +343,15 @@ def test_the_router_learns_what_a_replica_has_evicted() -> None:
         assert 0 < state.used <= state.room
 
 
+def test_what_a_model_in_a_process_of_its_own_holds_is_known() -> None:
+    isolated = demo_settings(n_ctx=1024, n_threads=1, isolate=True)
+    with cluster(isolated, count=1) as running, running.http() as client:
+        ask(client, "", LONG, session_id=None).raise_for_status()
+        hint = hint_of({"messages": [{"role": "user", "content": LONG}]})
+        state = asyncio.run(running.replicas["replica-0"].state())
+        assert {*hint.blocks} <= {*state.held}
+
+
 def test_what_is_parked_in_ram_is_held() -> None:
     small = demo_settings(n_ctx=512, n_seq_max=2, n_threads=1)
     with cluster(small, count=1) as running, running.http() as client:

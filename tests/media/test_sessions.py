@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -48,6 +49,23 @@ def test_a_saved_session_has_each_picture_once_and_opens_elsewhere(tmp_path: Pat
         opened.edit(0, "No picture any more.")
         opened.save(path)
     assert not (tmp_path / "talk.json.media").exists()
+
+
+def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:
+    path, data = tmp_path / "talk.json", b"no picture"
+    name = f"{hashlib.sha256(data).hexdigest()}.png"
+    part = {"type": "image_url", "image_url": {"url": f"media:{name}"}}
+    with talk() as talking:
+        ChatSession(talking.llm, "You see.").save(path, state=False)
+        folder = tmp_path / "talk.json.media"
+        folder.mkdir()
+        (folder / name).write_bytes(data)
+        saved = json.loads(path.read_text())
+        saved["messages"].append({"role": "user", "content": [part]})
+        path.write_text(json.dumps(saved))
+        with pytest.raises(StateError, match=f"{name} is of no known format") as refused:
+            ChatSession.load(talking.llm, path)
+        assert str(folder) in str(refused.value)
 
 
 def test_a_picture_that_was_changed_on_disk_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from llama_py.core.context import Context
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import StateError
 from llama_py.server.config.settings import ModelSettings, Settings
-from llama_py.server.pool import loader, places
+from llama_py.server.pool import loader, places, refusals
 from llama_py.server.pool.pool import ModelPool
 from llama_py.server.pool.served_model import ModelStatus, ServedModel
 from tests.counting import calls_of
@@ -492,6 +492,17 @@ def test_nobody_is_told_where_the_files_are(tmp_path: Path) -> None:
                 assert str(tmp_path) not in str(error)
 
     run(test)
+
+
+def test_not_even_by_an_error_with_the_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    model = ServedModel(ModelSettings(id="mine", path="models/m.gguf"), Settings())
+    folder = tmp_path / "models"
+    error = StateError(f"{folder / 'm.gguf'}: its part {folder / 'm2.gguf'}, models/m3.gguf")
+    assert refusals.reason_of(error, model) == "mine: its part m2.gguf, m3.gguf"
 
 
 def test_a_failure_that_nobody_foresaw(

@@ -368,7 +368,8 @@ def _states(child: _Child) -> States:
 
 
 def _conversations(child: _Child, name: str, *arguments: Any) -> Any:
-    if name not in ("held", "export", "bring_in", "forget", "rename", "save", "drafts"):
+    known = ("held", "in_memory", "export", "bring_in", "forget", "rename", "save", "drafts")
+    if name not in known:
         raise LlamaError(f"there is no {name} of conversations")
     found = getattr(Conversations(child.llama.runtime.loaded), name)
     return found(*arguments) if callable(found) else found

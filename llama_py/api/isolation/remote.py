@@ -6,7 +6,7 @@ other process has the same class, and is asked to do it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, NoReturn
 
 from llama_py.api.isolation.isolated import IsolatedModel
@@ -126,6 +126,11 @@ class IsolatedConversations(Conversations):
     def held(self) -> list[HeldConversation]:
         """The sequences in memory, by number."""
         found: list[HeldConversation] = self._port.ask("conversations", "held")
+        return found
+
+    def in_memory(self, prompts: Sequence[tuple[Sequence[int], Hashable | None]]) -> list[int]:
+        """See ``Conversations.in_memory``."""
+        found: list[int] = self._port.ask("conversations", "in_memory", prompts)
         return found
 
     def export(

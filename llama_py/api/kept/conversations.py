@@ -313,7 +313,7 @@ class Conversations:
         cache = self._loaded.cache
         if isinstance(which, int):
             return by_session.forget_sequence(cache, self._idle(which, namespace))
-        self._check_idle(which, namespace)
+        _check_idle(*by_session.sequences_of(cache, which, namespace))
         return by_session.forget_session(cache, which, namespace)
 
     def rename(self, old: str, new: str, namespace: Hashable | None = None) -> None:
@@ -329,12 +329,8 @@ class Conversations:
             by_session.rename_entry(store, key, new)
 
     def _rename(self, old: str, new: str, namespace: Hashable) -> None:
-        self._check_idle(old, namespace)
+        _check_idle(*by_session.sequences_of(self._loaded.cache, old, namespace))
         by_session.rename_session(self._loaded.cache, old, new, namespace)
-
-    def _check_idle(self, session: str, namespace: Hashable) -> None:
-        for sequence in by_session.sequences_of(self._loaded.cache, session, namespace):
-            _check_idle(sequence)
 
     def save(self, session: str, namespace: Hashable | None = None) -> int:
         """Have all of a session written to the store that was set; how many tokens it has.
@@ -387,8 +383,8 @@ class Conversations:
         return found
 
 
-def _check_idle(sequence: LiveSequence) -> None:
-    if sequence.busy:
+def _check_idle(*sequences: LiveSequence) -> None:
+    if any(sequence.busy for sequence in sequences):
         raise ConversationBusyError(
             "a request is using this conversation; try again when it has ended"
         )

@@ -318,6 +318,7 @@ class ChatSession:
 
         Raises:
             StorageError: it cannot be written; an older file is as it was. Also an ``OSError``.
+            ParameterError: a text has half of a surrogate pair; an older file is as it was.
         """
         store = self._llm.cache if state else None
         held = {

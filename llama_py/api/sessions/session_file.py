@@ -27,6 +27,7 @@ from llama_py.errors import (
     StorageNotFoundError,
     shown,
 )
+from llama_py.options.checks import whole_text
 from llama_py.states.payload import Payload, read_state
 from llama_py.states.state import StoredState
 from llama_py.states.whole import read_whole, write_whole
@@ -102,7 +103,7 @@ def _write(path: Path, session: Mapping[str, Any], state: StoredState | None) ->
         content = {"format": _FORMAT, "version": _VERSION, **session, "state": described}
         content |= {"messages": messages, "tool_results": results}
         text = json.dumps(content, ensure_ascii=False, indent=2) + "\n"
-        new.write_text(text, encoding="utf-8")
+        new.write_text(whole_text(text, "the conversation"), encoding="utf-8")
         if described is not None:
             new_state.replace(_state_path(path))
         new.replace(path)

@@ -138,7 +138,10 @@ def _with_file(part: Any, folder: Path) -> Any:
         raise StateError(f"the picture or sound {path} cannot be read: {error}") from None
     if hashlib.sha256(data).hexdigest() != own.partition(".")[0]:
         raise StateError(f"the picture or sound {path} is not what it was")
+    try:
+        media_type = look_at(data, str(path)).media_type
+    except MediaError as error:  # it has the digest that the JSON names, and was never saved
+        raise StateError(f"the picture or sound {error}") from None
     encoded = base64.b64encode(data).decode()
-    media_type = look_at(data, name).media_type
     value = f"data:{media_type};base64,{encoded}" if field == "url" else encoded
     return {**part, kind: {**holder, field: value}}

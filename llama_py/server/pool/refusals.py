@@ -28,13 +28,17 @@ def reason_of(error: Exception, model: ServedModel) -> str:
     # Files have their names in place of where they are, that of the model itself the model's name.
     message = str(error)
     paths = {path: model.id if name == "path" else Path(path).name for name, path in files}
-    for path, name in sorted(paths.items(), key=lambda each: -len(each[0])):
-        for text in (path, str(Path(path)), str(Path(path).resolve())):
-            message = message.replace(text, name)
+    known = {
+        text: name
+        for path, name in paths.items()
+        for text in (path, str(Path(path)), str(Path(path).resolve()))
+    }
     # There may be others beside them: the parts of a model, or what a link leads to.
     for folder in {each.parent for path in paths for each in (Path(path), Path(path).resolve())}:
         if folder.name not in ("", ".", ".."):
-            message = message.replace(f"{folder}{os.sep}", "")
+            known[f"{folder}{os.sep}"] = ""
+    for text in sorted(known, key=len, reverse=True):  # one may be the end of another one
+        message = message.replace(text, known[text])
     return message
 
 

@@ -26,11 +26,12 @@ _PAGE = 20
 @ROUTES.get("/v1/models", "/models")
 async def _list(request: Request) -> Response:
     models = service_of(request).models.models
-    text = request.query_params.get("limit")
-    if text is not None and (not text.isdecimal() or not 1 <= int(text[:9]) <= 1000):
-        message = f"limit={text[:20]} must be a number from 1 to 1000"
-        raise RequestError(Kind.INVALID_VALUE, message, "limit")
-    limit = None if text is None else int(text)
+    text, limit = request.query_params.get("limit"), None
+    if text is not None:
+        limit = int(text.lstrip("0")[:9] or 0) if text.isdecimal() else 0
+        if not 1 <= limit <= 1000:
+            message = f"limit={text[:20]} must be a number from 1 to 1000"
+            raise RequestError(Kind.INVALID_VALUE, message, "limit")
     if _is_anthropic(request):
         return JSONResponse(_page(models, limit or _PAGE, request))
     data = [_openai(model) for model in models[:limit]]
