@@ -27,8 +27,8 @@ from llama_py.compat.chats import answer
 from llama_py.compat.converting import completion_to_call
 from llama_py.compat.failures import translated
 from llama_py.errors import ParameterError
-from llama_py.media.objects import Image
 from llama_py.media.limits import MediaLimits
+from llama_py.media.objects import Image
 from llama_py.media.sources import picture_bytes, read_url
 
 __all__ = [

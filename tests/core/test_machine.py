@@ -110,6 +110,16 @@ def test_the_memory_of_a_container_is_its_limit(
 
 
 MEMINFO = "MemTotal: 8000 kB\nMemAvailable: 3000 kB\nHugePages_Total: 4\n"
+#: An area that takes memory as it is written, for which huge pages were refused, and another one.
+SMAPS = """7f0000000000-7f00000fa000 rw-p 00000000 00:00 0
+Size:               1000 kB
+Rss:                 200 kB
+VmFlags: rd wr mr mw me ac nh
+7f0000100000-7f00001fa000 rw-p 00000000 00:00 0
+Size:               1000 kB
+Rss:                 900 kB
+VmFlags: rd wr mr mw me ac hg
+"""
 #: Files of a machine, and the KiB of memory that a process can still take.
 LEFT: dict[str, tuple[dict[str, str], int]] = {
     "a machine": ({"proc/meminfo": MEMINFO}, 3000),
@@ -147,6 +157,16 @@ LEFT: dict[str, tuple[dict[str, str], int]] = {
             f"{CGROUP}/memory.current": "1\n",
         },
         3000,
+    ),
+    "cells that nothing was written to": (
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/smaps": SMAPS,
+            "proc/self/task/7/children": "12 \n",
+            "proc/self/task/9/children": "",
+            "proc/12/smaps": SMAPS.replace("200 kB", "400 kB"),
+        },
+        3000 - 800 - 600,
     ),
     "more mapped than there is": (
         {"proc/meminfo": MEMINFO, "proc/self/status": "RssFile: 4000 kB\n"}, 0,

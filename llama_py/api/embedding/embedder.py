@@ -17,7 +17,7 @@ from llama_py.api.loading import LoadedModel, model_media
 from llama_py.core import backend
 from llama_py.core.device_memory import fitted
 from llama_py.core.model import Model
-from llama_py.embeddings.computing import Setup, check_embeds, threads_and_computers
+from llama_py.embeddings.computing import check_embeds, threads_and_computers
 from llama_py.embeddings.inputs import EmbeddingInput
 from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.options import EMBEDDER, EmbedderOptions
@@ -259,12 +259,12 @@ def _load(model_path: Any, given: Any) -> LoadedModel:
     model = Model(path, params, progress=given["progress"], verbose=given["verbose"])
     try:
         check_embeds(model)
-        setup = Setup(context)
         media = None
         if not model.is_encoder:
             threads, _ = threads_and_computers(model, context)
             media = model_media(model, given, n_ubatch=context.n_ubatch, n_threads=lambda: threads)
-        return LoadedModel(model, None, setup, in_place=given["in_place"], media=media)
+        in_place = given["in_place"]
+        return LoadedModel(model, None, (context, ()), in_place=in_place, media=media)
     except BaseException:
         model.close()
         raise

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 from llama_py.errors import MediaError, StateError
 from llama_py.media.files import look_at
-from llama_py.media.objects import Audio, Image
 from llama_py.media.limits import MediaLimits
+from llama_py.media.objects import Audio, Image
 from llama_py.media.sources import read_url
 
 __all__ = ["UserContent", "as_content", "media_folder", "with_files", "without_files"]

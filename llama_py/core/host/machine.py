@@ -68,13 +68,14 @@ def available_bytes(root: Path = Path("/")) -> int:
     """Memory that this process could take now, and keep all that it has.
 
     The system counts the pages of mapped files as available, since it can read them again. Those
-    that this process has mapped are weights that it needs, so they count as taken. Where the
-    system does not tell (outside of Linux), all of ``memory_bytes`` counts as available.
+    that this process has mapped are weights that it needs, so they count as taken; and so do cells
+    that nothing was written to yet. Where the system does not tell (outside of Linux), all of
+    ``memory_bytes`` counts as available.
     """
     fields = _fields(root / "proc/meminfo")
     free = fields["MemAvailable"] if "MemAvailable" in fields else memory_bytes(root)
     _, mapped = own_memory(root)
-    return max(0, min([free, *_left_in_groups(root)]) - mapped)
+    return max(0, min([free, *_left_in_groups(root)]) - mapped - _unwritten(root))
 
 
 def own_memory(root: Path = Path("/")) -> tuple[int, int]:
@@ -135,6 +136,25 @@ def _fields(path: Path) -> dict[str, int]:
         for name, words in sizes
         if len(words) == 2 and words[1] == "kB" and words[0].isdigit()
     }
+
+
+def _unwritten(root: Path) -> int:
+    """Bytes that this process and those that it has started will take for cells.
+
+    They are in areas for which huge pages were refused (``native/kernels/cells_on_demand``), as
+    nearly nothing else is.
+    """
+    children = " ".join(_read(path) or "" for path in root.glob("proc/self/task/*/children"))
+    total = size = resident = 0
+    for process in ("self", *children.split()):
+        for line in (_read(root / "proc" / process / "smaps") or "").splitlines():
+            if line.startswith("Size:"):
+                size = int(line.split()[1]) << 10
+            elif line.startswith("Rss:"):
+                resident = int(line.split()[1]) << 10
+            elif line.startswith("VmFlags:") and "nh" in line.split():
+                total += size - resident
+    return total
 
 
 # -- control groups --------------------------------------------------------------------------------
