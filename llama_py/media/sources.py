@@ -84,7 +84,10 @@ def read_url(url: str, where: str, limits: MediaLimits) -> bytes:
         if "base64" in head[2].lower():
             return decode_base64(urllib.parse.unquote(body), where)
         return urllib.parse.unquote_to_bytes(body)
-    scheme = urllib.parse.urlsplit(url).scheme.lower() if "://" in url else ""
+    try:
+        scheme = urllib.parse.urlsplit(url).scheme.lower() if "://" in url else ""
+    except ValueError as error:
+        raise MediaError(f"{where} has an address that cannot be read: {error}") from None
     if scheme in ("http", "https"):
         if not limits.urls:
             raise MediaError(
@@ -95,6 +98,10 @@ def read_url(url: str, where: str, limits: MediaLimits) -> bytes:
     if scheme not in ("", "file"):
         raise MediaError(f"{where} has an address of the kind {scheme!r}; send a data: URL")
     name = urllib.parse.unquote(urllib.parse.urlsplit(url).path) if "://" in url else url
+    return _read_path(name, where, limits)
+
+
+def _read_path(name: str, where: str, limits: MediaLimits) -> bytes:
     if not limits.paths:
         raise MediaError(
             f"{where} is the path of a file, and none may be read (media_paths); send the file "
@@ -106,7 +113,9 @@ def read_url(url: str, where: str, limits: MediaLimits) -> bytes:
             raise MediaError(f"{where} is not below the folders that may be read (media_paths)")
         with path.open("rb") as file:
             return file.read(limits.most_bytes + 1)
-    except (OSError, ValueError) as error:
+    except MediaError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:  # the last one for links in a circle
         raise MediaError(f"{where} cannot be read: {error}") from None
 
 
@@ -145,7 +154,7 @@ class _Fetch:
             answer = self._ask(url)
             if isinstance(answer, bytes):
                 return answer
-            url = urllib.parse.urljoin(url, answer)
+            url = answer
         raise MediaError(f"{self._where} is behind more than {self._limits.redirects} redirects")
 
     def _ask(self, url: str) -> bytes | str:
@@ -165,10 +174,13 @@ class _Fetch:
             watch.daemon = True
             watch.start()
             try:
-                return self._read(connection, parts)
+                answer = self._read(connection, parts)
             finally:
                 watch.cancel()
                 connection.close()
+            return answer if isinstance(answer, bytes) else urllib.parse.urljoin(url, answer)
+        except MediaError:
+            raise
         except (OSError, http_error, ValueError) as error:
             raise MediaError(f"{self._where} cannot be fetched: {error}") from None
 

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from llama_py import Llama, demo_model_path
+from llama_py.chat.conversation import ImagePart, Message, Text
 from llama_py.chat.schemas.fits import fits
 from llama_py.chat.stream import ChatStream, parse_reply
+from llama_py.chat.templates.general_tools import written_out
+from llama_py.chat.templates.system import FixedSlots
 from llama_py.chat.templates.template import ChatTemplate
 from llama_py.errors import TemplateError
 from tests.chat import families
@@ -152,6 +155,13 @@ def test_results_are_in_the_order_of_the_calls_and_may_be_followed_by_words(name
         ]
         assert [prompt.count(part) for part in parts[1:]] == [1] * 5
         assert sorted(map(prompt.index, parts)) == [*map(prompt.index, parts)]
+
+
+def test_pictures_stay_where_messages_of_the_user_become_one() -> None:
+    picture = ImagePart(marker="<picture>")
+    said = [Message("user", (Text("Look:"), picture)), Message("user", (Text("What is it?"),))]
+    one = written_out([*said, Message("user", (picture,))], (), FixedSlots(adjacent_users=False))
+    assert one == (Message("user", (Text("Look:"), picture, Text("What is it?"), picture)),)
 
 
 def test_a_history_with_calls_and_no_tools_is_told() -> None:

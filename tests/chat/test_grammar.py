@@ -118,6 +118,10 @@ UNSUPPORTED: dict[str, tuple[Any, str]] = {
     "guessed type": ({"minLength": 2, "minimum": 3}, "minimum"),
     "bare keyword": ({"minimum": 3}, "minimum"),
     "remote reference": ({"$ref": "https://example.org/x"}, "leaves"),
+    "reference to an odd digit": (
+        {"anyOf": [{"type": "null"}, {"$ref": "#/anyOf/²"}]},
+        "does not exist",
+    ),
     "false": ({"type": "array", "items": False}, "False"),
     "allOf of strings": ({"allOf": [{"type": "string"}, {"minLength": 2}]}, "allOf"),
     "items and prefixItems": (

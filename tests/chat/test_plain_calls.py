@@ -277,6 +277,7 @@ _TREE = {
         ({"minimum": 0.5, "exclusiveMaximum": 2}, [0.5, 1.9], [0.4, 2]),
         ({"minimum": 1, "exclusiveMinimum": True}, [2], [1]),
         ({"multipleOf": 0.1}, [0.3, 0], [0.35]),
+        ({"multipleOf": 2}, [-4, 2.0], [1_000_000_001, 3]),
         ({"minLength": 1, "maxLength": 2}, ["a", "ab"], ["", "abc"]),
         ({"pattern": "x"}, ["axb"], ["ab"]),
         ({"minItems": 1, "items": {"type": "null"}}, [[None]], [[], [1]]),
@@ -296,6 +297,7 @@ _TREE = {
         ({"if": {"minimum": 2}, "then": {"const": 3}, "else": {"const": 0}}, [3, 0], [2, 1]),
         (_TREE, [{"sub": [{"sub": []}, {}]}], [{"sub": [{"x": 1}]}, {"sub": {}}]),
         ({"$ref": "https://example.com/schema"}, [1], []),
+        ({"$ref": "#/anyOf/²", "anyOf": [{"const": 1}]}, [1], [2]),
         (True, [1], []),
         (False, [], [1]),
     ],
@@ -304,6 +306,15 @@ _TREE = {
 def test_what_fits_a_schema(schema: Any, good: list[Any], bad: list[Any]) -> None:
     assert [value for value in good if not _fits(value, schema)] == []
     assert [value for value in bad if _fits(value, schema)] == []
+
+
+def test_numbers_without_a_double() -> None:
+    assert _fits(10**400, {"multipleOf": 2})
+    assert not _fits(10**400 + 1, {"multipleOf": 2})
+    assert not _fits(1.5, {"multipleOf": 2**1024 - 1})
+    half = {"type": "object", "properties": {"n": {"type": "number", "multipleOf": 0.5}}}
+    text = f'{{"name": "count", "arguments": {{"n": {10**400}}}}}'
+    assert PlainCalls((Tool("count", "", half),)).find(text) == ()
 
 
 def test_schemas_without_an_end_fit_nothing() -> None:

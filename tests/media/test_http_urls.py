@@ -121,6 +121,12 @@ def test_other_kinds_are_refused(url: str) -> None:
         read_url(url, "it", _OPEN)
 
 
+@pytest.mark.parametrize("url", ["http://[::1/a.png", "file://[x/a.png", "x://]/a.png"])
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(MediaError, match="it has an address that cannot be read: "):
+        read_url(url, "it", _OPEN)
+
+
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "/etc/passwd", "etc/passwd", "file://x/y"])
 def test_files_are_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(MediaError, match="media_paths"):
@@ -140,6 +146,19 @@ def test_files_below_a_folder_are_read(tmp_path: Path) -> None:
     for name in ("../out.png", "link.png", "%2e%2e/out.png"):
         with pytest.raises(MediaError):
             read_url(f"file://{inside}/{name}", "it", limits)
+
+
+def test_links_that_lead_to_themselves(tmp_path: Path) -> None:
+    (tmp_path / "a.png").symlink_to(tmp_path / "a.png")
+    with pytest.raises(MediaError, match="it cannot be read: "):
+        read_url(str(tmp_path / "a.png"), "it", MediaLimits(paths=(tmp_path,)))
+
+
+def test_an_error_is_told_once(tmp_path: Path) -> None:
+    with pytest.raises(MediaError, match=r"^it is at an address of this machine"):
+        read_url("http://127.0.0.1/a.png", "it", _OPEN)
+    with pytest.raises(MediaError, match=r"^it is not below the folders"):
+        read_url("/etc/passwd", "it", MediaLimits(paths=(tmp_path,)))
 
 
 @pytest.mark.usefixtures("as_if_outside")
@@ -166,6 +185,10 @@ class TestFetched:
     def test_a_redirect_to_another_kind(self, site: tuple[int, list[str]], target: str) -> None:
         with pytest.raises(MediaError, match="not fetched"):
             read_url(f"http://pictures.example:{site[0]}/to/{target}", "it", _OPEN)
+
+    def test_a_redirect_to_no_address(self, site: tuple[int, list[str]]) -> None:
+        with pytest.raises(MediaError, match="it cannot be fetched: "):
+            read_url(f"http://pictures.example:{site[0]}/to/http://[::1/a", "it", _OPEN)
 
     def test_redirects_have_an_end(self, site: tuple[int, list[str]]) -> None:
         port, asked = site

@@ -20,7 +20,7 @@ __all__ = ["begins_with_json", "patterns_of_json", "patterns_of_sections", "wait
 
 #: llama.cpp's trigger for the sections of Functionary.
 _SECTION = ">>>(?!all)"
-#: White space between marks, as ``call_grammar`` has it.
+#: White space between marks, as the grammar of calls has it.
 _SPACE = r"(?: |\n{1,2}[ \t]{0,20})?"
 #: Names in one regular expression, which has a largest length.
 _MOST_NAMES = 100

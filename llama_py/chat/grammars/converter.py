@@ -167,8 +167,8 @@ class _SchemaChecker:
         for part in ref[2:].split("/"):
             if isinstance(node, Mapping) and part in node:
                 node = node[part]
-            elif isinstance(node, list) and part.isdigit() and int(part) < len(node):
-                node = node[int(part)]
+            elif isinstance(node, list) and part.isdecimal() and int(part[:9]) < len(node):
+                node = node[int(part[:9])]
             else:
                 return None
         return node

@@ -151,7 +151,7 @@ class _LarkWriter:
     # ---- nodes -----------------------------------------------------------------------------------
 
     def node(self, node: Any) -> str:
-        """An expression for a value that fits a node,"""
+        """An expression for a value that fits a node."""
         if node is True:
             return self._any()
         if not isinstance(node, Mapping):

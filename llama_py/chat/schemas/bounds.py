@@ -3,7 +3,8 @@
 Schemas often come from clients. Compilers of schemas copy what is repeated and recurse into what is
 nested, and a schema that no value fits would make the model write until it is cut off. Each of
 these is a ``GrammarError`` that names the place (as a JSON pointer) and the remedy. Which keywords
-are supported is checked by the engine that enforces the schema (``schema``, ``guidance``).
+are supported is checked by the engine that enforces the schema (``grammars.converter``,
+``grammars.guidance``).
 """
 
 from __future__ import annotations

@@ -61,6 +61,16 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _is_multiple(value: float, step: float) -> bool:
+    if isinstance(value, int) and isinstance(step, int):
+        return value % step == 0
+    try:
+        times = value / step
+    except OverflowError:  # one of them is an integer that has no double
+        return False
+    return math.isfinite(times) and math.isclose(times, round(times), rel_tol=1e-9)
+
+
 #: Keywords by which other schemas say something of the same value.
 _COMBINING = ("$ref", "allOf", "anyOf", "oneOf", "not", "if")
 
@@ -134,8 +144,8 @@ class _Check:
             key = unquote(part).replace("~1", "/").replace("~0", "~")
             if isinstance(node, Mapping) and key in node:
                 node = node[key]
-            elif isinstance(node, list) and key.isdigit() and int(key) < len(node):
-                node = node[int(key)]
+            elif isinstance(node, list) and key.isdecimal() and int(key[:9]) < len(node):
+                node = node[int(key[:9])]
             else:
                 return True
         return node
@@ -161,8 +171,7 @@ class _Check:
             yield value < most if _is_number(most) else below
             step = schema.get("multipleOf")
             if _is_number(step) and step > 0:
-                times = value / step
-                yield math.isfinite(times) and math.isclose(times, round(times), rel_tol=1e-9)
+                yield _is_multiple(value, step)
 
     def _of_list(self, values: Sequence[Any], schema: Mapping[str, Any]) -> Iterator[bool]:
         yield _within(len(values), schema, "minItems", "maxItems")

@@ -162,13 +162,24 @@ def _text_of(parts: Iterable[Part], between: str) -> str:
     return between.join(part.text for part in parts if isinstance(part, Text))
 
 
+def _joined(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Parts of which no two that meet are texts: those become one."""
+    out: list[Part] = []
+    for part in parts:
+        before = out[-1] if out else None
+        if isinstance(part, Text) and isinstance(before, Text):
+            out[-1] = Text(f"{before.text}\n\n{part.text}")
+        else:
+            out.append(part)
+    return tuple(out)
+
+
 def _alternating(messages: Sequence[Message]) -> Iterable[Message]:
     """With messages of the user that meet as one, for templates that want roles to alternate."""
     last: Message | None = None
     for message in messages:
         if last is not None and last.role == message.role == "user":
-            text = _text_of((*last.parts, *message.parts), "\n\n")
-            last = replace(last, parts=(Text(text),))
+            last = replace(last, parts=_joined((*last.parts, *message.parts)))
             continue
         if last is not None:
             yield last

@@ -306,9 +306,8 @@ class ChatTemplate:
         form = self._call_format(params, inputs)
         if not required and not params["grammar"]:
             return self._apply_unmarked(request, inputs, params, schema_grammar)
-        if required or params["grammar"]:
-            parser = {**params["parser"], "arena": parser_of_calls(form)}
-            params = {**params, "grammar": grammar_of_calls(form), "parser": parser}
+        parser = {**params["parser"], "arena": parser_of_calls(form)}
+        params = {**params, "grammar": grammar_of_calls(form), "parser": parser}
         if not required and waits_for_sections(params):
             patterns = patterns_of_sections([tool.name for tool in request.callable_tools])
             params = {**params, "trigger_patterns": patterns}
