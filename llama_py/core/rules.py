@@ -20,7 +20,7 @@ from llama_py.errors import LibraryNotFoundError, SymbolNotFoundError
 
 __all__ = ["cpu_variant", "extra_buffer_types", "rule_states"]
 
-#: A buffer that is large enough for huge pages.
+#: A buffer that is large enough for huge pages, and for being cleared without being written.
 _MEMORY = 8 << 20
 #: Rows and columns of the matrices, tokens and cells: enough for each kernel, however wide.
 _SIZE = 64
@@ -72,7 +72,12 @@ def _flags(rule: str) -> Iterator[ctypes.c_ubyte]:
 
 def _compute() -> None:
     """Everything that a rule has code for, once, over zeros."""
-    G.ggml_backend_buft_get_alignment(G.ggml_backend_cpu_buffer_type())
+    kind = G.ggml_backend_cpu_buffer_type()
+    G.ggml_backend_buft_get_alignment(kind)
+    buffer = G.ggml_backend_buft_alloc_buffer(kind, _MEMORY)
+    if buffer:
+        G.ggml_backend_buffer_clear(buffer, 0)
+        G.ggml_backend_buffer_free(buffer)
     memory = G.ggml_init_params(mem_size=_MEMORY, mem_buffer=None, no_alloc=False)
     context = G.ggml_init(memory)
     if not context:
