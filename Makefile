@@ -45,6 +45,7 @@ check: dev
 	$(RUN) -m mypy
 	$(RUN) -m tools.declarations --check
 	$(RUN) -m tools.overloads --check
+	$(RUN) -m tools.option_help --check
 
 site: dev
 	$(RUN) -m tools.site

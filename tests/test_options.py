@@ -28,6 +28,7 @@ from llama_py.options.marks import Default, Flag, Ignored, Range, SameAs
 from llama_py.params import ContextParams, ModelParams, SamplingParams
 from tests.counting import calls_of
 from tests.ids import spelled_out
+from tools import option_help
 from tools.option_tables import PAGE, page
 
 ROOT = Path(__file__).parent.parent
@@ -295,6 +296,16 @@ def test_the_page_is_up_to_date() -> None:
     for table in TABLES:
         for option in table:
             assert f"| `{option.name}` |" in text
+
+
+def test_the_texts_for_help_are_up_to_date() -> None:
+    assert option_help.FILE.read_text(encoding="utf-8") == option_help.written(), (
+        "run python -m tools.option_help"
+    )
+    for call, table in ((Llama.create_chat_completion, CHAT), (Llama.__init__, LOAD)):
+        shown = inspect.getdoc(call) or ""
+        for option in table:
+            assert (f"\n    {option.name} (" in shown) == (option.mark(Ignored) is None)
 
 
 @pytest.mark.parametrize("table", [CHAT, COMPLETION], ids=lambda table: table.function)

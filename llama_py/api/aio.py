@@ -42,7 +42,7 @@ from llama_py.options import (
     LoadOptions,
     PromptOptions,
 )
-from llama_py.options.describe import describe_options
+from llama_py.options.docstrings import describe_options
 
 __all__ = ["AsyncLlama", "AsyncReplyStream"]
 

@@ -30,7 +30,7 @@ from llama_py.options import (
     SampleOptions,
     TurnOptions,
 )
-from llama_py.options.describe import describe_options
+from llama_py.options.docstrings import describe_options
 from llama_py.options.values import ChatPolicy
 
 # Nothing of these is imported before the weights are read: api/opening.py says why.

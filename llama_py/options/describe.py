@@ -1,12 +1,11 @@
-"""Descriptions of options: tables for the docs, and a JSON schema."""
+"""Descriptions of options: tables for the docs, texts for ``help()``, and a JSON schema."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import abc
-from collections.abc import Callable, Mapping
-from inspect import cleandoc
+from collections.abc import Mapping
 from textwrap import fill
 from typing import Any, get_origin
 
@@ -14,7 +13,13 @@ from llama_py.options.marks import Default, Ignored, Reads, WithoutDefault
 from llama_py.options.table import Option, Table
 from llama_py.options.values import TEXTS
 
-__all__ = ["describe_options", "json_schema", "limits_in_words", "markdown_table", "plain_default"]
+__all__ = [
+    "json_schema",
+    "limits_in_words",
+    "markdown_table",
+    "options_in_words",
+    "plain_default",
+]
 
 #: Types in words, by the type itself or by its name.
 _WORDS: dict[Any, str] = {
@@ -85,14 +90,9 @@ def markdown_table(table: Table[Any], names: list[str]) -> str:
 # ---- help() ----------------------------------------------------------------------------------
 
 
-def describe_options(function: Callable[..., Any], table: Table[Any]) -> None:
-    """Add the options to the docstring of a call, whose signature only has the name of their class.
-
-    So they are where ``help()`` and notebooks look. Those without effect are left out.
-    """
-    if function.__doc__ is None:  # python -OO
-        return
-    lines = [cleandoc(function.__doc__), "", "Options:"]
+def options_in_words(table: Table[Any]) -> str:
+    """The options of a call, for its docstring; without those that have no effect."""
+    lines = ["Options:"]
     for option in table:
         if option.mark(Ignored):
             continue
@@ -100,7 +100,7 @@ def describe_options(function: Callable[..., Any], table: Table[Any]) -> None:
         facts = [_plain(allowed(option)), f"default: {default}" if default else ""]
         head = f"{option.name} ({'; '.join(filter(None, facts))}): {_plain(option.doc)}"
         lines.append(fill(head, 96, initial_indent=" " * 4, subsequent_indent=" " * 8))
-    function.__doc__ = "\n".join(lines)
+    return "\n".join(lines)
 
 
 def _plain(markdown: str) -> str:
