@@ -25,7 +25,7 @@ INSTALL := $(PIP) install --no-build-isolation --config-settings=build-dir=build
 
 NATIVE_SOURCES := pyproject.toml CMakeLists.txt vendor/llama.cpp.toml vendor/resolve.py \
 	native/abi_check.c native/kernels \
-	$(wildcard native/cmake/* native/shim/* $(addprefix native/kernels/,*.h */*.h */rule.cmake))
+	$(wildcard native/cmake/* native/shim/* $(addprefix native/kernels/,*.h */*.h */*.cpp */rule.cmake))
 LIB_STAMP := llama_py/lib/.built
 DEV_STAMP := $(VENV)/.dev
 

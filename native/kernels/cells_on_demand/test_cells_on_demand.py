@@ -113,6 +113,31 @@ def test_a_large_context_takes_memory_for_what_is_in_it(run_python: Run, flash_a
     assert replied < cells / (4 if flash_attn else 2)
 
 
+RESET = """
+from pathlib import Path
+from llama_py import Llama
+
+def own():
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["RssAnon"].split()[0]) << 10
+
+with Llama({path!r}, n_ctx=8192, n_threads=1, flash_attn=True) as llm:
+    llm.create_completion([1, *range(3, 63)] * 64, max_tokens=1)
+    before = own()
+    llm.reset()
+    print(before - own())
+"""
+
+
+@pytest.mark.usefixtures("applied")
+def test_a_reset_gives_the_memory_back(run_python: Run) -> None:
+    path = str(tiny_model("full", n_embd=512, n_head=8, n_head_kv=8, n_layer=4))
+    done = run_python(RESET.format(path=path))
+    assert done.returncode == 0, done.stderr
+    written = 4 * 3904 * 2 * 512 * 2  # layers, tokens, keys and values, of 512 numbers in F16
+    assert int(done.stdout) > 0.8 * written
+
+
 def test_without_the_rule_all_of_it_is_written(llama_cpp: Path) -> None:
     """When this fails, ggml clears buffers otherwise, and the rule may have done its work."""
     text = (llama_cpp / "ggml" / "src" / "ggml-backend.cpp").read_text(encoding="utf-8")

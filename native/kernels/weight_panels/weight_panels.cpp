@@ -17,7 +17,9 @@
 #include "traits.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -31,8 +33,10 @@ using namespace llama_py_panels;
 
 // Bytes of columns that stay in the second cache while panels pass.
 constexpr int64_t NEAR = 384*1024;
-// Weights of fewer bytes are arranged by one thread.
-constexpr size_t FEW = 1 << 20;
+// Bytes of weights for which another thread is worth making: it takes 50 microseconds, and these a millisecond.
+constexpr size_t FEW = 1 << 18;
+// In how many parts each thread takes its share of the weights: another program may have its core meanwhile.
+constexpr int64_t PARTS = 8;
 
 // Columns in groups of almost the same size, whose sums have room in the registers.
 class Groups {
@@ -102,12 +106,23 @@ template <typename Type> class WeightsOf : public Weights {
   public:
     void arrange(ggml_tensor * tensor, const char * rows) const override {
         const int64_t panels  = ggml_nrows(tensor)/ROWS;
-        const int64_t threads = ggml_nbytes(tensor) < FEW ? 1 : std::max(1u, std::thread::hardware_concurrency());
+        const int64_t threads = std::max<int64_t>(1, std::min<int64_t>(ggml_nbytes(tensor)/FEW, std::thread::hardware_concurrency()));
+        const int64_t part    = std::max<int64_t>(1, panels/(threads*PARTS));
+        std::atomic<int64_t> next{0};
+        const auto work = [&] {
+            for (int64_t begin = next.fetch_add(part); begin < panels; begin = next.fetch_add(part)) {
+                arrange_some(tensor, rows, begin, std::min(begin + part, panels));
+            }
+        };
         std::vector<std::thread> others;
-        for (int64_t i = 1; i < threads; ++i) {
-            others.emplace_back([=] { arrange_some(tensor, rows, panels*i/threads, panels*(i + 1)/threads); });
+        try {
+            while ((int64_t) others.size() < threads - 1) {
+                others.emplace_back(work);
+            }
+        } catch (const std::system_error &) {
+            // There are no more threads: those that there are do it all.
         }
-        arrange_some(tensor, rows, 0, panels/threads);
+        work();
         for (std::thread & other : others) {
             other.join();
         }
