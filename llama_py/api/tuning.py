@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from llama_py.core.host.machine import usable_cores
 from llama_py.core.model import Model
 from llama_py.errors import DecodeError, ParameterError, TuningError
 from llama_py.params import ContextParams
+from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Contest", "Tuning", "tune"]
 

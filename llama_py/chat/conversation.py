@@ -7,8 +7,10 @@ here is checked; who makes them has checked what came in.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
+
+from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "AudioPart",

@@ -12,12 +12,13 @@ import json
 import secrets
 import string
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from llama_py.chat.calls.plain_calls import PlainCallReader
 from llama_py.chat.rendered import RenderedChat
 from llama_py.core.chat import ReplyParser
+from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "ChatStream",

@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from llama_py.dialects.hints import Hint
+from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Choice", "Policy", "PolicySettings", "ReplicaState"]
 

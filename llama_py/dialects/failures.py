@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any
 
@@ -31,6 +31,7 @@ from llama_py.errors import (
     TokenizationError,
     UnknownParameterError,
 )
+from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "Failure",

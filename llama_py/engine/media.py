@@ -17,7 +17,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from llama_py.core.projector import Cells, Chunks, Projector
 from llama_py.errors import LlamaError, MediaError, ParameterError
 from llama_py.memory.media_tokens import media_tokens
+from llama_py.quick_dataclass import dataclass
 
 __all__ = ["MediaCells", "MediaEncoder", "Medium", "PlacedMedium"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
 from typing import Literal
 
 from llama_py.errors import MediaError
+from llama_py.quick_dataclass import dataclass
 
 __all__ = ["MediaFile", "look_at"]
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import TokenizationError
+from llama_py.quick_dataclass import dataclass
 
 __all__ = ["MARK", "PromptText", "TextKeys", "TextMedium", "TokenKey", "Tokenizer"]
 

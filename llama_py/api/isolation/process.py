@@ -27,7 +27,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -49,6 +48,7 @@ from llama_py.errors import (
     IsolationError,
     LlamaError,
 )
+from llama_py.quick_dataclass import dataclass
 from llama_py.version import __version__
 
 __all__ = ["ModelProcess"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
 from llama_py.chat.schemas.json_forms import DIGITS
+from llama_py.quick_dataclass import dataclass
 
 __all__ = ["BOUNDS", "NumberRange", "at_least", "at_most", "number_ranges"]
 

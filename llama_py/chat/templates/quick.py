@@ -16,13 +16,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product, starmap
 from typing import Any, Literal, NamedTuple
 
 from llama_py.chat.templates.jinja import Jinja2ChatFormatter
 from llama_py.errors import TemplateError
+from llama_py.quick_dataclass import dataclass
 from llama_py.tenants import Remembered
 
 __all__ = ["QuickRenderer"]

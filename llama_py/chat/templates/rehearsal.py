@@ -17,7 +17,7 @@ import json
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from functools import cache, lru_cache
 from typing import Any
@@ -33,6 +33,7 @@ from jinja2.utils import Namespace
 
 from llama_py.core.chat import TemplateHandle
 from llama_py.errors import TemplateError
+from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Rehearsal", "RehearsedHandle"]
 

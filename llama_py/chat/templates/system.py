@@ -9,10 +9,11 @@ depends on those before it, and not on what later turns add.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from llama_py.chat.conversation import Message, Part, Text, ToolCall, ToolResult
+from llama_py.quick_dataclass import dataclass
 
 __all__ = ["FixedSlots", "Slots", "has_system", "place_system"]
 

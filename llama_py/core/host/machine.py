@@ -20,6 +20,7 @@ __all__ = [
     "memory_bytes",
     "memory_left",
     "own_memory",
+    "unwritten_bytes",
     "usable_cores",
 ]
 
@@ -75,13 +76,32 @@ def available_bytes(root: Path = Path("/")) -> int:
     fields = _fields(root / "proc/meminfo")
     free = fields["MemAvailable"] if "MemAvailable" in fields else memory_bytes(root)
     _, mapped = own_memory(root)
-    return max(0, min([free, *_left_in_groups(root)]) - mapped - _unwritten(root))
+    return max(0, min([free, *_left_in_groups(root)]) - mapped - unwritten_bytes(root))
 
 
 def own_memory(root: Path = Path("/")) -> tuple[int, int]:
     """Bytes that this process has in memory: its own, and pages of files; 0 if nobody tells."""
     fields = _fields(root / "proc/self/status")
     return fields.get("RssAnon", 0), fields.get("RssFile", 0)
+
+
+def unwritten_bytes(root: Path = Path("/")) -> int:
+    """Bytes that this process and those that it has started will take for cells.
+
+    They are in areas for which huge pages were refused (``native/kernels/cells_on_demand``), as
+    nearly nothing else is.
+    """
+    children = " ".join(_read(path) or "" for path in root.glob("proc/self/task/*/children"))
+    total = size = resident = 0
+    for process in ("self", *children.split()):
+        for line in (_read(root / "proc" / process / "smaps") or "").splitlines():
+            if line.startswith("Size:"):
+                size = int(line.split()[1]) << 10
+            elif line.startswith("Rss:"):
+                resident = int(line.split()[1]) << 10
+            elif line.startswith("VmFlags:") and "nh" in line.split():
+                total += size - resident
+    return total
 
 
 def memory_left(root: Path = Path("/")) -> int:
@@ -136,25 +156,6 @@ def _fields(path: Path) -> dict[str, int]:
         for name, words in sizes
         if len(words) == 2 and words[1] == "kB" and words[0].isdigit()
     }
-
-
-def _unwritten(root: Path) -> int:
-    """Bytes that this process and those that it has started will take for cells.
-
-    They are in areas for which huge pages were refused (``native/kernels/cells_on_demand``), as
-    nearly nothing else is.
-    """
-    children = " ".join(_read(path) or "" for path in root.glob("proc/self/task/*/children"))
-    total = size = resident = 0
-    for process in ("self", *children.split()):
-        for line in (_read(root / "proc" / process / "smaps") or "").splitlines():
-            if line.startswith("Size:"):
-                size = int(line.split()[1]) << 10
-            elif line.startswith("Rss:"):
-                resident = int(line.split()[1]) << 10
-            elif line.startswith("VmFlags:") and "nh" in line.split():
-                total += size - resident
-    return total
 
 
 # -- control groups --------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import platform
 import secrets
 import time
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeGuard
@@ -26,6 +25,7 @@ from llama_py.core.host.cache_folders import cache_directory
 from llama_py.core.host.machine import usable_cores
 from llama_py.gguf.check import GGUFInfo
 from llama_py.params import ContextParams
+from llama_py.quick_dataclass import dataclass
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
 __all__ = [

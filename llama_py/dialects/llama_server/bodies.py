@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from llama_py.chat.vocab import VocabLike
@@ -27,6 +27,7 @@ from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import GenerationRequest, Prompt, Record
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.params import GenerationParams
+from llama_py.quick_dataclass import dataclass
 
 __all__ = ["read_infill", "read_native", "slot_session"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from llama_py.engine.request import GenerationRequest, Record
 from llama_py.errors import ParameterError
 from llama_py.options import CHAT, ChatOptions
 from llama_py.options.checks import check_number
+from llama_py.quick_dataclass import dataclass
 
 __all__ = ["ChatCall", "parse_chat"]
 

@@ -33,8 +33,9 @@ using namespace llama_py_panels;
 
 // Bytes of columns that stay in the second cache while panels pass.
 constexpr int64_t NEAR = 384*1024;
-// Bytes of weights for which another thread is worth making: it takes 50 microseconds, and these a millisecond.
-constexpr size_t FEW = 1 << 18;
+// Bytes of weights for which another thread is worth making: these take it two milliseconds, and it may have to wait
+// for a core as long.
+constexpr size_t FEW = 1 << 19;
 // In how many parts each thread takes its share of the weights: another program may have its core meanwhile.
 constexpr int64_t PARTS = 8;
 
