@@ -135,6 +135,18 @@ def test_ray_is_where_a_cluster_is() -> None:
             assert "cluster" not in parts_imported(path)
 
 
+def test_classes_of_data_are_the_quick_ones() -> None:
+    """Each of the others takes half a millisecond, and every program waits for some ninety."""
+    slow = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == "dataclasses"
+        if any(alias.name == "dataclass" for alias in node.names)
+    }
+    assert {part_of(PACKAGE / path) for path in slow} <= {"bench", "compat", "quick_dataclass"}
+
+
 def test_importing_the_package_imports_nothing_else() -> None:
     run_time = [
         node
