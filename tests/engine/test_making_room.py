@@ -515,9 +515,11 @@ def test_what_the_store_has_no_room_for_is_copied_once(monkeypatch: pytest.Monke
     new = ask(words(14, 500), 4)
     rig.submit(new)
     rig.step_until(lambda: new.started)
+    # The third one, the next to go, may be copied behind that, when nothing has come for a while.
+    copied = sum(size for _, size in made)
     rig.read(new, stream)
     rig.check(new, stream)
-    assert sum(size for _, size in made) < 1_300_000
+    assert copied < 1_300_000
     rig.check_at_rest()
     rig.close()
 
