@@ -163,8 +163,14 @@ static FORCED_INLINE Integers add_word_products(Integers sum, Integers words, co
     return _mm256_dpwssd_avx_epi32(sum, words, all_of(two));
 }
 #else
-static FORCED_INLINE Integers plus(Integers a, Integers b)       { return _mm256_add_epi32(a, b); }
-static FORCED_INLINE Integers plus_words(Integers a, Integers b) { return _mm256_add_epi16(a, b); }
+// In the order in which they are written: compilers that are free to choose it make many products before they add the first
+// of them, and have no registers for those.
+static FORCED_INLINE Integers in_order(Integers x) {
+    __asm__("" : "+x"(x));
+    return x;
+}
+static FORCED_INLINE Integers plus(Integers a, Integers b)       { return in_order(_mm256_add_epi32(a, b)); }
+static FORCED_INLINE Integers plus_words(Integers a, Integers b) { return in_order(_mm256_add_epi16(a, b)); }
 // Sums of two products each: of words, and of bytes of which the first have no sign.
 static FORCED_INLINE Integers word_products(Integers a, Integers b) { return _mm256_madd_epi16(a, b); }
 static FORCED_INLINE Integers byte_products(Integers a, Integers b) { return _mm256_maddubs_epi16(a, b); }
@@ -202,6 +208,11 @@ static constexpr int VECTOR = 4*ROWS;  // bytes
 static FORCED_INLINE Integers low4(Integers x)  { return both(x, bytes(15)); }
 static FORCED_INLINE Integers high4(Integers x) { return both(right(x, 4), bytes(15)); }
 static FORCED_INLINE Integers zero()            { return all((int32_t) 0); }
+// Two numbers of 16 bits as words of one of 32; the first one may have a sign, which the second one covers.
+static FORCED_INLINE Integers beside_each_other(Integers first, Integers second) {
+    return either(both(first, all(0xffff)), left_whole(second, 16));
+}
+static FORCED_INLINE Integers twice(Integers x) { return beside_each_other(x, x); }
 
 } // namespace llama_py_panels
 

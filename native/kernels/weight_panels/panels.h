@@ -30,7 +30,7 @@ namespace llama_py_panels {
 template <int SIZE, int SUB> struct ColumnBlock {
     int8_t  q[SIZE];
     int32_t begin[SIZE/SUB];      // the type's offset times the sum of SUB numbers, negative
-    int16_t sums[SIZE/32 < 2 ? 2 : SIZE/32];  // of 32 numbers each
+    int16_t sums[SIZE/SUB < 2 ? 2 : SIZE/SUB];  // of SUB numbers each
     float   d;
     float   sum;                  // of all numbers, scaled; for types with one minimum for a block
 };
@@ -48,12 +48,10 @@ static void quantize(const float * x, int offset, ColumnBlock<SIZE, SUB> & out) 
         sums[i/16] = round_16(x + i, scale, out.q + i);
     }
     int sum = 0;
-    for (int i = 0; i < SIZE/32; ++i) {
-        out.sums[i] = (int16_t) (sums[2*i] + sums[2*i + 1]);
-        sum += out.sums[i];
-    }
     for (int i = 0; i < SIZE/SUB; ++i) {
-        out.begin[i] = -offset*(SUB == 16 ? sums[i] : sums[2*i] + sums[2*i + 1]);
+        out.sums[i]  = (int16_t) (SUB == 16 ? sums[i] : sums[2*i] + sums[2*i + 1]);
+        out.begin[i] = -offset*out.sums[i];
+        sum += out.sums[i];
     }
     out.d   = largest > 0 ? 1.0f/scale : 0.0f;
     out.sum = out.d*(float) sum;
@@ -64,7 +62,15 @@ static void quantize(const float * x, int offset, ColumnBlock<SIZE, SUB> & out) 
 // Of each: SIZE numbers of a block, and of a part of it that has a scale of its own (SUB); what is subtracted from the
 // bytes (OFFSET), and the largest of these (GREATEST; negative: the largest magnitude of bytes with a sign); how a block of
 // a panel is put together (`fill`, from one block of each row); and, of such a block, four weights of each row
-// (`weights`) and the scale of a part (`scale`).
+// (`weights`) and the scale of a part (`scale`; `whole_scale` where it is an integer times `d`: WHOLE_SCALES).
+//
+// Without VNNI, the parts of a block with whole scales are multiplied in TURNS that execute the same instructions: those
+// of a whole block are more than the cache of decoded ones has room for, which other threads of the core use as well.
+#ifdef LLAMA_PY_PANELS_VNNI
+static constexpr bool IN_TURNS = false;
+#else
+static constexpr bool IN_TURNS = true;
+#endif
 
 // The bytes `from` to `from + count` of each row, four at a time.
 template <typename Row>
@@ -96,7 +102,7 @@ struct SixBits {
         scales[1] = choose(bytes(15), c, both(right(a, 2), bytes(48)));
         minima[1] = choose(bytes(15), right(c, 4), both(right(b, 2), bytes(48)));
     }
-    template <int i> FORCED_INLINE Floats scale() const { return number(widen<i % 4>(scales[i/4])); }
+    template <int i> FORCED_INLINE Integers scale() const { return widen<i % 4>(scales[i/4]); }
     // Two minima beside each other, as words.
     template <int i> FORCED_INLINE Integers two_minima() const {
         return either(widen<2*i % 4>(minima[i/2]), left_whole(widen<2*i % 4 + 1>(minima[i/2]), 16));
@@ -109,7 +115,8 @@ static FORCED_INLINE Integers nibbles(Integers x, bool second) { return second ?
 struct Q4K {
     using Row = block_q4_K;
     static constexpr int  SIZE = 256, SUB = 32, OFFSET = 0, GREATEST = 15;
-    static constexpr bool MINIMA = true, MINIMUM = false;
+    static constexpr bool MINIMA = true, MINIMUM = false, WHOLE_SCALES = true;
+    static constexpr int  TURNS = 4;
     static constexpr int  SCALES = 0, D = SCALES + 12*ROWS, DMIN = D + 2*ROWS, LOW = DMIN + 2*ROWS;
 
     static void fill(uint8_t * to, const Row * const * rows) {
@@ -124,11 +131,12 @@ struct Q4K {
     Floats d;
     static constexpr int part(int i) { return i; }
     explicit FORCED_INLINE Q4K(const uint8_t * at) : at(at), six(at + SCALES), d(halves(at + D)) {}
+    FORCED_INLINE void next_turn() { at += 8*VECTOR; }
 
     template <int sub, int step> FORCED_INLINE Integers weights() const {
         return nibbles(load(at + LOW + VECTOR*(8*(sub/2) + step)), sub % 2);
     }
-    template <int sub> FORCED_INLINE Floats scale() const { return product(six.scale<sub>(), d); }
+    template <int sub> FORCED_INLINE Integers whole_scale() const { return six.scale<sub>(); }
     FORCED_INLINE Floats minimum() const { return halves(at + DMIN); }
     template <int i> FORCED_INLINE Integers two_minima() const { return six.two_minima<i>(); }
 };
@@ -136,7 +144,8 @@ struct Q4K {
 struct Q5K {
     using Row = block_q5_K;
     static constexpr int  SIZE = 256, SUB = 32, OFFSET = 0, GREATEST = 31;
-    static constexpr bool MINIMA = true, MINIMUM = false;
+    static constexpr bool MINIMA = true, MINIMUM = false, WHOLE_SCALES = true;
+    static constexpr int  TURNS = 2;
     static constexpr int  SCALES = 0, D = SCALES + 12*ROWS, DMIN = D + 2*ROWS, HIGH = DMIN + 2*ROWS, LOW = HIGH + 32*ROWS;
 
     static void fill(uint8_t * to, const Row * const * rows) {
@@ -148,17 +157,24 @@ struct Q5K {
     }
 
     const uint8_t * at;
+    const uint8_t * high;
     SixBits six;
     Floats d;
+    int gone = 0;  // parts of the turns before
     static constexpr int part(int i) { return i; }
-    explicit FORCED_INLINE Q5K(const uint8_t * at) : at(at), six(at + SCALES), d(halves(at + D)) {}
+    explicit FORCED_INLINE Q5K(const uint8_t * at) : at(at), high(at + HIGH), six(at + SCALES), d(halves(at + D)) {}
+    FORCED_INLINE void next_turn() {
+        at += 16*VECTOR;
+        gone += 4;
+    }
 
     template <int sub, int step> FORCED_INLINE Integers weights() const {
-        const Integers high = load(at + HIGH + VECTOR*step);  // bit `sub` belongs to bit 4
-        const Integers bit  = sub < 4 ? left(high, 4 - sub % 4) : right(high, sub % 4);
+        const Integers eight = load(high + VECTOR*step);  // bit `sub` belongs to bit 4
+        const Integers bits  = IN_TURNS ? right(eight, gone) : eight;
+        const Integers bit   = sub < 4 ? left(bits, 4 - sub % 4) : right(bits, sub % 4);
         return with_bits(nibbles(load(at + LOW + VECTOR*(8*(sub/2) + step)), sub % 2), bit, bytes(16));
     }
-    template <int sub> FORCED_INLINE Floats scale() const { return product(six.scale<sub>(), d); }
+    template <int sub> FORCED_INLINE Integers whole_scale() const { return six.scale<sub>(); }
     FORCED_INLINE Floats minimum() const { return halves(at + DMIN); }
     template <int i> FORCED_INLINE Integers two_minima() const { return six.two_minima<i>(); }
 };
@@ -166,8 +182,9 @@ struct Q5K {
 struct Q6K {
     using Row = block_q6_K;
     static constexpr int  SIZE = 256, SUB = 16, OFFSET = 32, GREATEST = 63;
-    static constexpr bool MINIMA = false, MINIMUM = false;
+    static constexpr bool MINIMA = false, MINIMUM = false, WHOLE_SCALES = true;
     static constexpr int  SCALES = 0, D = SCALES + 16*ROWS, PART = 16*ROWS, QUARTERS = D + 2*ROWS;
+    static constexpr int  TURNS = 4;
 
     // Sixteen weights of each half of a half have their high bits in the same bytes: these, and the two times
     // sixteen bytes with their low bits, are one of four quarters.
@@ -188,6 +205,7 @@ struct Q6K {
     const uint8_t * at;
     Floats d;
     explicit FORCED_INLINE Q6K(const uint8_t * at) : at(at), d(halves(at + D)) {}
+    FORCED_INLINE void next_turn() { at += 3*PART; }
 
     // The part that is the i-th in memory.
     static constexpr int part(int i) { return 8*(i/8) + 2*(i % 4) + i/4 % 2; }
@@ -201,8 +219,10 @@ struct Q6K {
                                          : right(high, 2*(place % 2));
         return with_bits(nibbles(low, place >= 2), bits, bytes(48));
     }
-    template <int sub> FORCED_INLINE Floats scale() const {
-        return product(number(widen_signed(at + SCALES + ROWS*sub)), d);
+    template <int sub> FORCED_INLINE Integers whole_scale() const { return widen_signed(at + SCALES + ROWS*sub); }
+    // Those of two parts beside each other, as words.
+    template <int pair> FORCED_INLINE Integers two_scales() const {
+        return beside_each_other(whole_scale<2*pair>(), whole_scale<2*pair + 1>());
     }
 };
 
@@ -210,7 +230,7 @@ struct Q6K {
 template <typename Quantized, int subtracted> struct FourBits {
     using Row = Quantized;
     static constexpr int  SIZE = 32, SUB = 32, OFFSET = subtracted, GREATEST = 15;
-    static constexpr bool MINIMA = false, MINIMUM = false;
+    static constexpr bool MINIMA = false, MINIMUM = false, WHOLE_SCALES = false;
     static constexpr int  D = 16*ROWS;
 
     static void fill(uint8_t * to, const Row * const * rows) {
@@ -225,14 +245,14 @@ template <typename Quantized, int subtracted> struct FourBits {
     template <int, int step> FORCED_INLINE Integers weights() const {
         return nibbles(load(at + VECTOR*(step % 4)), step >= 4);
     }
-    template <int> FORCED_INLINE Floats scale() const { return halves(at + D); }
+    FORCED_INLINE Floats scale() const { return halves(at + D); }
 };
 using Q40 = FourBits<block_q4_0, 8>;
 
 struct Q41 {
     using Row = block_q4_1;
     static constexpr int  SIZE = 32, SUB = 32, OFFSET = 0, GREATEST = 15;
-    static constexpr bool MINIMA = false, MINIMUM = true;
+    static constexpr bool MINIMA = false, MINIMUM = true, WHOLE_SCALES = false;
     static constexpr int  D = 16*ROWS, M = D + 2*ROWS;
 
     static void fill(uint8_t * to, const Row * const * rows) {
@@ -248,7 +268,7 @@ struct Q41 {
     template <int, int step> FORCED_INLINE Integers weights() const {
         return nibbles(load(at + VECTOR*(step % 4)), step >= 4);
     }
-    template <int> FORCED_INLINE Floats scale() const { return halves(at + D); }
+    FORCED_INLINE Floats scale() const { return halves(at + D); }
     FORCED_INLINE Floats minimum() const { return halves(at + M); }
 };
 
@@ -284,7 +304,7 @@ template <int step> static FORCED_INLINE Integers five_bits(const uint8_t * at, 
 struct Q50 {
     using Row = block_q5_0;
     static constexpr int  SIZE = 32, SUB = 32, OFFSET = 16, GREATEST = 31;
-    static constexpr bool MINIMA = false, MINIMUM = false;
+    static constexpr bool MINIMA = false, MINIMUM = false, WHOLE_SCALES = false;
     static constexpr int  HIGH = 16*ROWS, D = HIGH + 4*ROWS;
 
     static void fill(uint8_t * to, const Row * const * rows) {
@@ -298,13 +318,13 @@ struct Q50 {
     explicit FORCED_INLINE Q50(const uint8_t * at) : at(at) {}
 
     template <int, int step> FORCED_INLINE Integers weights() const { return five_bits<step>(at, HIGH); }
-    template <int> FORCED_INLINE Floats scale() const { return halves(at + D); }
+    FORCED_INLINE Floats scale() const { return halves(at + D); }
 };
 
 struct Q51 {
     using Row = block_q5_1;
     static constexpr int  SIZE = 32, SUB = 32, OFFSET = 0, GREATEST = 31;
-    static constexpr bool MINIMA = false, MINIMUM = true;
+    static constexpr bool MINIMA = false, MINIMUM = true, WHOLE_SCALES = false;
     static constexpr int  HIGH = 16*ROWS, D = HIGH + 4*ROWS, M = D + 2*ROWS;
 
     static void fill(uint8_t * to, const Row * const * rows) {
@@ -319,7 +339,7 @@ struct Q51 {
     explicit FORCED_INLINE Q51(const uint8_t * at) : at(at) {}
 
     template <int, int step> FORCED_INLINE Integers weights() const { return five_bits<step>(at, HIGH); }
-    template <int> FORCED_INLINE Floats scale() const { return halves(at + D); }
+    FORCED_INLINE Floats scale() const { return halves(at + D); }
     FORCED_INLINE Floats minimum() const { return halves(at + M); }
 };
 
@@ -347,8 +367,9 @@ struct IQ4NL : FourBits<block_iq4_nl, ADDED> {
 struct IQ4XS {
     using Row = block_iq4_xs;
     static constexpr int  SIZE = 256, SUB = 32, OFFSET = ADDED, GREATEST = OF_TABLE;
-    static constexpr bool MINIMA = false, MINIMUM = false;
+    static constexpr bool MINIMA = false, MINIMUM = false, WHOLE_SCALES = true;
     static constexpr int  D = 0, HIGH = D + 2*ROWS, LOW = HIGH + 2*ROWS, PLACES = LOW + 4*ROWS;
+    static constexpr int  TURNS = 4;
 
     static void fill(uint8_t * to, const Row * const * rows) {
         interleave<Row>(to + PLACES, rows, [](const Row & r) { return (const uint8_t *) r.qs; }, 128);
@@ -363,16 +384,16 @@ struct IQ4XS {
     static constexpr int part(int i) { return i; }
     explicit FORCED_INLINE IQ4XS(const uint8_t * at)
         : at(at), d(halves(at + D)), high(widen_words(at + HIGH)) {}
+    FORCED_INLINE void next_turn() { at += 8*VECTOR; }
 
     template <int sub, int step> FORCED_INLINE Integers weights() const {
         return from_table(nibbles(load(at + PLACES + VECTOR*(4*sub + step % 4)), step >= 4));
     }
-    template <int sub> FORCED_INLINE Floats scale() const {
+    template <int sub> FORCED_INLINE Integers whole_scale() const {
         const Integers two = widen_bytes(at + LOW + ROWS*(sub/2));
         const Integers low = both(right_whole(two, 4*(sub % 2)), all(15));
         const Integers up  = both(right_whole(high, 2*sub), all(3));
-        const Integers six = either(low, left_whole(up, 4));
-        return product(number(minus(six, all(32))), d);
+        return minus(either(low, left_whole(up, 4)), all(32));
     }
 };
 
@@ -387,13 +408,13 @@ template <int count, typename F> static FORCED_INLINE void times(F && f) {
 }
 #define LLAMA_PY_INLINED __attribute__((always_inline))
 
-// The sum of the products of one part of a block, of all rows, with a column.
+// Sums of the products of a part of a block, of all rows, with a column.
 template <typename Type> struct Part {
     Integers sum;
 
     FORCED_INLINE void begin(int32_t first) { sum = Type::OFFSET ? all(first) : zero(); }
 #ifdef LLAMA_PY_PANELS_VNNI
-    template <int> FORCED_INLINE void add(Integers weights, const int8_t * four) {
+    template <int> FORCED_INLINE void add(Integers weights, const int8_t * four, Integers) {
         sum = add_products(sum, weights, four);
     }
 #else
@@ -402,12 +423,13 @@ template <typename Type> struct Part {
     static constexpr int STEPS = 32767/(2*127*(SIGNED ? -Type::GREATEST : Type::GREATEST));
     Integers words;
 
-    template <int step> FORCED_INLINE void add(Integers weights, const int8_t * four) {
+    // The sum gets the words times `factors`, which each row has twice.
+    template <int step> FORCED_INLINE void add(Integers weights, const int8_t * four, Integers factors) {
         const Integers two = SIGNED ? byte_products(magnitudes(weights), with_sign_of(all_of(four), weights))
                                     : byte_products(weights, all_of(four));
         words = step % STEPS ? plus_words(words, two) : two;
         if (step % STEPS == STEPS - 1 || step == Type::SUB/4 - 1) {
-            sum = plus(sum, word_products(words, _mm256_set1_epi16(1)));
+            sum = plus(sum, word_products(words, factors));
         }
     }
 #endif
@@ -418,6 +440,76 @@ template <typename Type> using Column = ColumnBlock<Type::SIZE, Type::SUB>;
 // The most columns whose sums fit into the registers.
 static constexpr int MOST_COLUMNS = 8;
 
+// What words are multiplied with so that two of them are summed.
+static FORCED_INLINE Integers ones() { return all(0x00010001); }
+
+// Steps of a part of a block, of all rows, with `n` columns.
+template <typename Type, int n, int sub>
+static FORCED_INLINE void add_part(
+        const Type & block, const Column<Type> * columns, int from, Integers factors, Part<Type> * parts) {
+    times<Type::SUB/4>([&](auto step) LLAMA_PY_INLINED {
+        const Integers weights = block.template weights<sub, step>();
+        times<n>([&](auto i) LLAMA_PY_INLINED {
+            parts[i].template add<step>(weights, columns[i].q + from + Type::SUB*sub + 4*step, factors);
+        });
+    });
+}
+
+template <typename Type, int sub> static FORCED_INLINE Floats scale_of(const Type & block) {
+    if constexpr (Type::WHOLE_SCALES) {
+        return product(number(block.template whole_scale<sub>()), block.d);
+    } else {
+        return block.scale();
+    }
+}
+
+// Sums of the products of a block, of all rows, with `n` columns.
+template <typename Type, int n>
+static FORCED_INLINE void multiply_block(const Type & block, const Column<Type> * columns, Floats * sums) {
+    Part<Type> parts[n];
+    times<Type::SIZE/Type::SUB>([&](auto place) LLAMA_PY_INLINED {
+        constexpr int sub = Type::part(place);
+        times<n>([&](auto i) LLAMA_PY_INLINED { parts[i].begin(columns[i].begin[sub]); });
+        add_part<Type, n, sub>(block, columns, 0, ones(), parts);
+        const Floats scale = scale_of<Type, sub>(block);
+        times<n>([&](auto i) LLAMA_PY_INLINED {
+            const Floats part = number(parts[i].sum);
+            sums[i] = place == 0 ? product(part, scale) : fma(part, scale, sums[i]);
+        });
+    });
+}
+
+// The same where scales are integers, in turns: sums are integers to their end, at most 256*127*63*128 of Q6_K.
+template <typename Type, int n>
+static FORCED_INLINE void multiply_in_turns(const Type & block, const Column<Type> * columns, Floats * sums) {
+    Part<Type> parts[n];
+    times<n>([&](auto i) LLAMA_PY_INLINED { parts[i].sum = zero(); });
+    if constexpr (Type::OFFSET) {
+        times<Type::SIZE/Type::SUB/2>([&](auto pair) LLAMA_PY_INLINED {
+            const Integers scales = block.template two_scales<pair>();
+            times<n>([&](auto i) LLAMA_PY_INLINED {
+                parts[i].sum = add_word_products(parts[i].sum, scales, columns[i].sums + 2*pair);
+            });
+        });
+        times<n>([&](auto i) LLAMA_PY_INLINED {
+            parts[i].sum = minus(zero(), left_whole(parts[i].sum, __builtin_ctz(Type::OFFSET)));
+        });
+    }
+    constexpr int PARTS = Type::SIZE/Type::SUB, EACH = PARTS/Type::TURNS;
+    Integers scales[PARTS];
+    times<PARTS>([&](auto place) LLAMA_PY_INLINED {
+        scales[place] = twice(block.template whole_scale<Type::part(place)>());
+    });
+    Type rest = block;
+    for (int turn = 0; turn < Type::TURNS; ++turn, rest.next_turn()) {
+        times<EACH>([&](auto place) LLAMA_PY_INLINED {
+            add_part<Type, n, Type::part(place)>(
+                rest, columns, Type::SUB*Type::part(turn*EACH), scales[turn*EACH + place], parts);
+        });
+    }
+    times<n>([&](auto i) LLAMA_PY_INLINED { sums[i] = product(number(parts[i].sum), block.d); });
+}
+
 // A panel by `n` columns, whose blocks lie beside each other: a number for each row goes to each `out`.
 template <typename Type, int n>
 static void multiply(const uint8_t * panel, int64_t blocks, const Column<Type> * columns, float * const * out) {
@@ -427,22 +519,11 @@ static void multiply(const uint8_t * panel, int64_t blocks, const Column<Type> *
     for (int64_t b = 0; b < blocks; ++b, panel += BYTES, columns += n) {
         const Type block(panel);
         Floats sums[n];
-        times<Type::SIZE/Type::SUB>([&](auto place) LLAMA_PY_INLINED {
-            constexpr int sub = Type::part(place);
-            Part<Type> parts[n];
-            times<n>([&](auto i) LLAMA_PY_INLINED { parts[i].begin(columns[i].begin[sub]); });
-            times<Type::SUB/4>([&](auto step) LLAMA_PY_INLINED {
-                const Integers weights = block.template weights<sub, step>();
-                times<n>([&](auto i) LLAMA_PY_INLINED {
-                    parts[i].template add<step>(weights, columns[i].q + Type::SUB*sub + 4*step);
-                });
-            });
-            const Floats scale = block.template scale<sub>();
-            times<n>([&](auto i) LLAMA_PY_INLINED {
-                const Floats part = number(parts[i].sum);
-                sums[i] = place == 0 ? product(part, scale) : fma(part, scale, sums[i]);
-            });
-        });
+        if constexpr (IN_TURNS && Type::WHOLE_SCALES) {
+            multiply_in_turns<Type, n>(block, columns, sums);
+        } else {
+            multiply_block<Type, n>(block, columns, sums);
+        }
         if constexpr (Type::MINIMA) {
             Integers parts[n];
             times<n>([&](auto i) LLAMA_PY_INLINED { parts[i] = zero(); });
