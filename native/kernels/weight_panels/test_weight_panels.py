@@ -143,6 +143,38 @@ def test_products_are_those_of_float64(multiply: Multiply, kind: str, columns: i
             assert error(multiply(weights, given, threads), weights, given) < 3e-7
 
 
+#: Where the bytes of a block are that hold halves: its scale, and in some types its minimum.
+HALVES = {
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "Q4_1": (0, 2),
+    "Q5_1": (0, 2),
+}
+
+
+@pytest.mark.parametrize("pattern", [0x00, 0x7F, 0x80, 0xFF])
+@pytest.mark.parametrize("kind", TYPES)
+def test_sums_have_room_for_the_largest_numbers(
+    multiply: Multiply, kind: str, pattern: int
+) -> None:
+    """Weights and scales that are the same bits everywhere, by columns that are as large as they get."""
+    size = G.ggml_type_size(TYPES[kind])
+    blocks = np.full((16, 768 // G.ggml_blck_size(TYPES[kind]), size), pattern, np.uint8)
+    for at, half in zip(HALVES.get(kind, (0,)), (1.0, 0.125), strict=False):
+        blocks[..., at : at + 2] = np.array([half], np.float16).view(np.uint8)
+    data = blocks.reshape(16, -1)
+    values = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
+    weights = Weights(kind, data, np.asarray(values, np.float32))
+    given = np.full((9, 768), 127, np.float32)
+    given[1] = -127
+    given[2, ::2] = -127
+    largest = np.max(np.abs(values)) * 127 * 768
+    np.testing.assert_allclose(
+        multiply(weights, given), expected(weights, given), atol=3e-7 * largest
+    )
+
+
 @pytest.mark.parametrize("kind", TYPES)
 def test_long_rows_and_many_of_them(multiply: Multiply, kind: str) -> None:
     """Columns that do not fit into the cache beside a panel, and weights arranged by threads."""
