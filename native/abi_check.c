@@ -1888,7 +1888,8 @@ SIZE(enum llama_py_logits_result, 4);
 SIZE(struct llama_py_loading, 24);
 FIELD(struct llama_py_loading, step, float, 0, 4);
 FIELD(struct llama_py_loading, next, float, 4, 4);
-FIELD(struct llama_py_loading, stopped, _Bool, 8, 1);
+FIELD(struct llama_py_loading, done, float, 8, 4);
+FIELD(struct llama_py_loading, stopped, _Bool, 12, 1);
 FIELD(struct llama_py_loading, ask, llama_py_loading_ask, 16, 8);
 SIZE(struct llama_py_memory_row, 48);
 FIELD(struct llama_py_memory_row, device, const char *, 0, 8);
@@ -1938,4 +1939,4 @@ __declspec(dllexport)
 #elif defined(__GNUC__)
 __attribute__((visibility("default")))
 #endif
-const char llama_py_abi[] = "2c1f8d257f54e753";
+const char llama_py_abi[] = "23a608c816bbabb2";

@@ -39,6 +39,7 @@ llama_py_log_receiver = CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 llama_py_loading._fields_ = [
     ('step', c_float),
     ('next', c_float),
+    ('done', c_float),
     ('stopped', c_bool),
     ('ask', llama_py_loading_ask),
 ]

@@ -26,6 +26,7 @@ class llama_py_log_receiver(Callback[[int, bytes | None, int | None], None]): ..
 class llama_py_loading(Record):
     step: Field[float, float]
     next: Field[float, float]
+    done: Field[float, float]
     stopped: Field[bool, bool]
     ask: Field[llama_py_loading_ask, llama_py_loading_ask]
 class llama_py_memory_row(Record):

@@ -3,7 +3,7 @@
 Reading weights is C, and importing hundreds of modules is Python. In a process that has just begun
 they take about as long as each other, so one hides the other. That is why this module and
 ``llama.py`` import nothing that only calls need. What only chats need comes last: where weights are
-there first, the first chat imports it, and completions never do.
+there first, or nearly, the first chat imports it, and completions never do.
 """
 
 from __future__ import annotations

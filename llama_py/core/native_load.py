@@ -8,7 +8,8 @@ load at the next tensor. Before the first one, the system may be reading the who
 by itself, and frees what it has.
 
 While the main thread waits, it can do something else (``meanwhile``). So the callback for each
-tensor is in C: one in Python would wait for the interpreter's lock each time.
+tensor is in C: one in Python would wait for the interpreter's lock each time. What can wait begins
+only while the load, at its pace, has longer to go than that takes: it would end later otherwise.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any
@@ -28,6 +30,8 @@ __all__ = ["NativeLoad", "ProgressCallback"]
 
 #: Seconds that a load which was stopped is waited for.
 _PATIENCE = 1.0
+#: Seconds that a piece of what can wait takes: importing Jinja, say.
+_PIECE = 0.05
 
 #: Called with the fraction loaded, 0.0 to 1.0; returning False stops the loading.
 ProgressCallback = Callable[[float], bool | None]
@@ -39,7 +43,7 @@ class NativeLoad:
     Args:
         progress: called by the thread that calls ``run``.
         meanwhile: called by the thread that calls ``run``, one after the other, where another one
-            loads: the first in any case, the others as long as it does.
+            loads: the first in any case, the others as long as it has enough to do.
     """
 
     def __init__(
@@ -49,6 +53,8 @@ class NativeLoad:
     ) -> None:
         self._progress = progress
         self._meanwhile = iter(meanwhile)
+        self._first = True
+        self._begun = time.perf_counter()
         self._error: BaseException | None = None
         self._asker = threading.get_ident()
         self._questions: queue.SimpleQueue[float | None] = queue.SimpleQueue()
@@ -78,6 +84,7 @@ class NativeLoad:
             KeyboardInterrupt: (or what a signal handler raises) the load was stopped.
             Exception: what ``progress`` raised.
         """
+        self._begun = time.perf_counter()
         if in_main_thread():
             work = partial(self._load, load)
             run_interruptibly(work, self._stop, self._attend, _PATIENCE)
@@ -104,7 +111,7 @@ class NativeLoad:
 
     def _attend(self, seconds: float) -> None:
         """In the thread that asked for the load: do what is next, and answer a question."""
-        work = next(self._meanwhile, None)
+        work = next(self._meanwhile, None) if self._has_time() else None
         if work is not None:
             work()
             seconds = 0.0
@@ -115,6 +122,12 @@ class NativeLoad:
         if done is not None:
             self._ask(done)
             self._answers.put(None)
+
+    def _has_time(self) -> bool:
+        """Whether something else can be done meanwhile, as far as the pace until now tells."""
+        first, self._first = self._first, False
+        done, passed = self._state.done, time.perf_counter() - self._begun
+        return first or passed * (1.0 - done) > _PIECE * done
 
     def _ask(self, done: float) -> None:
         if self._progress is not None and self._progress(done) is False:

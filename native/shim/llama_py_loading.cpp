@@ -6,6 +6,7 @@ extern "C" bool llama_py_loading_progress(float done, void * data) {
     if (*static_cast<volatile bool *>(&loading->stopped)) {
         return false;
     }
+    loading->done = done;
     if (done < loading->next && done < 1.0f) {
         return true;
     }

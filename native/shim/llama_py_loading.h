@@ -19,6 +19,7 @@ typedef bool (*llama_py_loading_ask)(float done, void * data);
 struct llama_py_loading {
     float                step;    /* how much has to be loaded before `ask` is called again */
     float                next;    /* where it is called next; 0 at first */
+    float                done;    /* how much is loaded, 0 to 1 */
     bool                 stopped; /* set by any thread: the loading ends at the next tensor */
     llama_py_loading_ask ask;     /* called by the thread that loads, also when all is loaded */
 };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import shutil
@@ -16,8 +17,11 @@ from typing import Any
 import pytest
 
 from llama_py import Llama, LlamaDiskCache
+from llama_py._native import chat_h
+from llama_py._native import llama_h as C
 from llama_py.core import logs
 from llama_py.core.model import Model
+from llama_py.core.native_load import NativeLoad
 from llama_py.errors import InvalidModelError
 from llama_py.params import ModelParams
 from tests.models import tiny_model
@@ -194,33 +198,68 @@ def test_the_main_thread_works_while_another_one_loads() -> None:
     assert {where for _, where in seen} == {threading.get_ident()}
 
 
-def test_what_can_wait_is_done_only_while_weights_are_read() -> None:
-    """And whoever is asked about the progress meanwhile is asked between two pieces of work."""
-    seen: list[str] = []
-    loaded = threading.Event()
+class SlowLoad:
+    """Weights that are loaded as a test says, with the progress that C tells of."""
 
-    def progress(done: float) -> None:
-        seen.append("asked")
-        if done >= 1.0:
-            loaded.set()
+    def __init__(self, progress: Callable[[float], None] | None = None) -> None:
+        self.worked = 0
+        self._native = NativeLoad(progress, self._endless())
+        self._state = self._native.attach(C.llama_model_params())
 
-    def first() -> None:
-        seen.append("first")
-
-    def second() -> None:
-        seen.append("second")
-        assert not loaded.is_set()
-
-    def endless() -> Iterator[Callable[[], None]]:
-        yield first
-        yield second
+    def _endless(self) -> Iterator[Callable[[], None]]:
         while True:
-            yield lambda: time.sleep(0.001)
+            yield self._work
 
-    Model(tiny_model("full"), progress=progress, meanwhile=endless()).close()
-    assert sorted(seen[1:3]) == ["asked", "second"]
-    assert seen[0] == "first"
-    assert loaded.is_set()
+    def _work(self) -> None:
+        self.worked += 1
+        time.sleep(0.001)
+
+    def tell(self, done: float) -> None:
+        chat_h.llama_py_loading_progress(done, ctypes.addressof(self._state))
+
+    def run(self, load: Callable[[], None]) -> None:
+        self._native.run(load)
+
+
+def test_what_can_wait_is_done_while_much_is_left_to_be_read() -> None:
+    load = SlowLoad()
+    seen: list[int] = []
+
+    def read() -> None:
+        time.sleep(0.2)  # as long as a disk may need before it gives anything
+        seen.append(load.worked)
+        load.tell(0.1)
+        time.sleep(0.2)
+        seen.append(load.worked)
+        load.tell(0.99)
+        time.sleep(0.05)
+        seen.append(load.worked)
+        time.sleep(0.2)
+        seen.append(load.worked)
+
+    load.run(read)
+    assert 1 < seen[0] < seen[1]
+    assert seen[2] == seen[3] == load.worked
+
+
+def test_one_thing_is_done_whatever_is_left() -> None:
+    load = SlowLoad()
+    load.run(lambda: load.tell(1.0))
+    assert load.worked == 1
+
+
+def test_who_asks_for_the_progress_is_told_between_two_pieces_of_work() -> None:
+    seen: list[tuple[float, int]] = []
+    load = SlowLoad(lambda done: seen.append((done, load.worked)))
+
+    def read() -> None:
+        for done in (0.0625, 0.125, 1.0):
+            time.sleep(0.1)
+            load.tell(done)
+
+    load.run(read)
+    assert [done for done, _ in seen] == [0.0625, 0.125, 1.0]
+    assert 0 < seen[0][1] < seen[1][1]
 
 
 def test_a_thread_that_loads_itself_does_nothing_meanwhile() -> None:
