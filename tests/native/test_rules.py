@@ -126,9 +126,12 @@ def test_a_rule_that_llama_cpp_does_not_call_is_not_applied(
     ("options", "reached"),
     [
         (("-DGGML_AVX2=OFF", "-DGGML_FMA=OFF", "-DGGML_F16C=OFF"), ()),
-        ((), ("LLAMA_PY_ATTENTION_HEADS", "LLAMA_PY_GELU", "LLAMA_PY_HALF_PRODUCTS")),
         (
-            ("-DGGML_AVX_VNNI=ON",),
+            ("-DGGML_AVX512=ON",),
+            ("LLAMA_PY_ATTENTION_HEADS", "LLAMA_PY_GELU", "LLAMA_PY_HALF_PRODUCTS"),
+        ),
+        (
+            (),
             (
                 "LLAMA_PY_ATTENTION_HEADS",
                 "LLAMA_PY_GELU",

@@ -83,7 +83,7 @@ def test_a_variant_says_which_rules_need_more_than_its_cpu_has(
     assert short["icelake"] == short["zen4"] == {"amx_tile_config", "llamafile_prefetch"}
     assert short["sapphirerapids"] == {"llamafile_prefetch"}
     assert short["alderlake"] == {"amx_tile_config"}
-    assert short["haswell"] == {"amx_tile_config", "q8_products"}
+    assert short["haswell"] == {"amx_tile_config"}
     assert short["skylakex"] == {"amx_tile_config", "llamafile_prefetch", "q8_products"}
     assert {"gelu", "attention_heads", "half_products", "weight_panels"} <= short["sandybridge"]
 
@@ -94,7 +94,11 @@ def test_the_rules_of_the_variant_in_use_are_told(
     info = build[1]
     monkeypatch.setattr(rules, "build_info", lambda: info)
     monkeypatch.setattr(rules, "_flags", lambda rule: iter(()))
-    for variant, state in (("haswell", "without effect"), ("zen4", "applied")):
+    for variant, state in (
+        ("skylakex", "without effect"),
+        ("haswell", "applied"),
+        ("zen4", "applied"),
+    ):
         monkeypatch.setattr(rules, "cpu_variant", lambda name=variant: name)
         assert rules.rule_states()["LLAMA_PY_Q8_PRODUCTS"] == state
         assert rules.rule_states()["LLAMA_PY_GELU"] == "applied"

@@ -6,7 +6,8 @@
 // takes eight instructions of VNNI and three to convert and scale, eleven for 512 products with AVX-512.
 //
 // VNNI multiplies unsigned bytes by signed ones: 128 is added to the weights, and sums begin at -128 times the
-// sum of the column's block. Integers are exact, and blocks are summed in single precision, as by ggml.
+// sum of the column's block. AVX2 alone multiplies magnitudes of weights by bytes that have their signs, in four
+// instructions more. Integers are exact, and blocks are summed in single precision, as by ggml.
 //
 // As many columns as have room in the registers pass at once. The first of them multiply the bytes as they are
 // interleaved, while the next rows are fetched; if more follow, the bytes are kept for these.
@@ -28,7 +29,7 @@
 #include <cstring>
 
 #if (defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)) \
-    || (!(defined(__AVX512F__) && defined(__AVX512DQ__)) && defined(__AVXVNNI__) && defined(__F16C__) && defined(__FMA__))
+    || (!(defined(__AVX512F__) && defined(__AVX512DQ__)) && defined(__AVX2__) && defined(__F16C__) && defined(__FMA__))
 
 LLAMA_PY_REACHABLE(q8_products)
 
@@ -73,7 +74,7 @@ static inline Integers lower32(Integers a, Integers b) { return _mm512_unpacklo_
 static inline Integers upper32(Integers a, Integers b) { return _mm512_unpackhi_epi32(a, b); }
 static inline Integers lower64(Integers a, Integers b) { return _mm512_unpacklo_epi64(a, b); }
 static inline Integers upper64(Integers a, Integers b) { return _mm512_unpackhi_epi64(a, b); }
-static inline Integers to_unsigned(Integers x)         { return _mm512_xor_si512(x, _mm512_set1_epi8((char) 0x80)); }
+static inline Integers without_sign(Integers x)        { return _mm512_xor_si512(x, _mm512_set1_epi8((char) 0x80)); }
 static inline void     store(char * to, Integers x)    { _mm512_store_si512(to, x); }
 static constexpr int MOST_COLUMNS = 8;  // whose sums fit into the registers
 #else
@@ -82,9 +83,21 @@ using Integers = __m256i;
 static inline Integers load(const char * x)      { return _mm256_load_si256((const __m256i *) x); }
 static inline Integers all(int32_t x)            { return _mm256_set1_epi32(x); }
 static inline Floats   to_floats(Integers x)     { return _mm256_cvtepi32_ps(x); }
+#ifdef __AVXVNNI__
 static inline Integers add_products(Integers sum, Integers weights, const int32_t * four) {
     return _mm256_dpbusd_avx_epi32(sum, weights, all(*four));
 }
+static inline Integers without_sign(Integers x)  { return _mm256_xor_si256(x, _mm256_set1_epi8((char) 0x80)); }
+#else
+// Words have room for two products of bytes whose signs are the column's.
+static inline Integers add_products(Integers sum, Integers weights, const int32_t * four) {
+    const Integers words = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(all(*four), weights));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(words, _mm256_set1_epi16(1)));
+    __asm__("" : "+x"(sum));  // added in this order: others need more registers than there are
+    return sum;
+}
+static inline Integers without_sign(Integers x)  { return x; }
+#endif
 static inline Floats   read_halves(const ggml_half * x) { return _mm256_cvtph_ps(_mm_load_si128((const __m128i *) x)); }
 
 // 16 bytes of each fourth row.
@@ -97,11 +110,15 @@ static inline Integers lower32(Integers a, Integers b) { return _mm256_unpacklo_
 static inline Integers upper32(Integers a, Integers b) { return _mm256_unpackhi_epi32(a, b); }
 static inline Integers lower64(Integers a, Integers b) { return _mm256_unpacklo_epi64(a, b); }
 static inline Integers upper64(Integers a, Integers b) { return _mm256_unpackhi_epi64(a, b); }
-static inline Integers to_unsigned(Integers x)         { return _mm256_xor_si256(x, _mm256_set1_epi8((char) 0x80)); }
 static inline void     store(char * to, Integers x)    { _mm256_store_si256((__m256i *) to, x); }
 static constexpr int MOST_COLUMNS = 4;
 #endif
 
+#if defined(LLAMA_PY_WIDE) || defined(__AVXVNNI__)
+static constexpr int32_t ADDED = 128;  // to the weights
+#else
+static constexpr int32_t ADDED = 0;
+#endif
 static constexpr int ROWS   = WIDTH;
 static constexpr int GROUPS = QK8_0/4;  // VNNI adds the products of four bytes
 // Columns for which rows are interleaved once, and bytes of interleaved rows: what stays in the second cache.
@@ -118,7 +135,7 @@ static inline int32_t sum(const int8_t * block) {
     return _mm_cvtsi128_si32(sum);
 }
 
-// A block of N columns that pass at once: fours of bytes, the sums to begin with (-128 times that of the column's
+// A block of N columns that pass at once: fours of bytes, the sums to begin with (-ADDED times that of the column's
 // block), and scales.
 template <int N>
 struct Columns {
@@ -138,7 +155,7 @@ static void pack(const block_q8_0 * columns, int64_t stride, int count, int64_t 
             for (int group = 0; group < GROUPS; ++group) {
                 memcpy(at + group*count, block.qs + 4*group, sizeof(int32_t));
             }
-            at[GROUPS*count] = -128*sum(block.qs);
+            at[GROUPS*count] = ADDED ? -ADDED*sum(block.qs) : 0;
             const float scale = _cvtsh_ss(block.d);
             memcpy(at + (GROUPS + 1)*count, &scale, sizeof(scale));
         }
@@ -160,8 +177,8 @@ static FORCED_INLINE Interleaved interleave(const Rows & rows, int half) {
     const Integers cd = lower32(c, d);
     const Integers AB = upper32(a, b);
     const Integers CD = upper32(c, d);
-    return {{to_unsigned(lower64(ab, cd)), to_unsigned(upper64(ab, cd)),
-             to_unsigned(lower64(AB, CD)), to_unsigned(upper64(AB, CD))}};
+    return {{without_sign(lower64(ab, cd)), without_sign(upper64(ab, cd)),
+             without_sign(lower64(AB, CD)), without_sign(upper64(AB, CD))}};
 }
 
 // One by one, which the compiler would not do: putting them into a vector first takes longer.

@@ -1,4 +1,4 @@
-"""Products of matrices in Q8_0 with VNNI (``q8_products.h``)."""
+"""Products of matrices in Q8_0 (``q8_products.h``)."""
 
 from __future__ import annotations
 
