@@ -64,7 +64,6 @@ def open_target(options: argparse.Namespace) -> Iterator[Target]:
     with Llama(
         resolve_model(options.model),
         n_ctx=options.n_ctx,
-        flash_attn=False,  # exact: warm replies are compared with cold ones
         swa_full=options.swa_full,
         **threads,
     ) as llm:
