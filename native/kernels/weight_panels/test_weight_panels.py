@@ -158,7 +158,7 @@ HALVES = {
 def test_sums_have_room_for_the_largest_numbers(
     multiply: Multiply, kind: str, pattern: int
 ) -> None:
-    """Weights and scales that are the same bits everywhere, by columns that are as large as they get."""
+    """Weights and scales of the same bits everywhere, by columns as large as they get."""
     size = G.ggml_type_size(TYPES[kind])
     blocks = np.full((16, 768 // G.ggml_blck_size(TYPES[kind]), size), pattern, np.uint8)
     for at, half in zip(HALVES.get(kind, (0,)), (1.0, 0.125), strict=False):
