@@ -54,7 +54,7 @@ class NativeLoad:
         self._progress = progress
         self._meanwhile = iter(meanwhile)
         self._first = True
-        self._begun = time.perf_counter()
+        self._begun = 0.0  # when ``run`` was called
         self._error: BaseException | None = None
         self._asker = threading.get_ident()
         self._questions: queue.SimpleQueue[float | None] = queue.SimpleQueue()

@@ -6,7 +6,7 @@
 // takes eight instructions of VNNI and three to convert and scale, eleven for 512 products with AVX-512.
 //
 // VNNI multiplies unsigned bytes by signed ones: 128 is added to the weights, and sums begin at -128 times the
-// sum of the column's block. AVX2 alone multiplies magnitudes of weights by bytes that have their signs, in four
+// sum of the column's block. AVX2 alone multiplies magnitudes of weights by bytes that have their signs, in three
 // instructions more. Integers are exact, and blocks are summed in single precision, as by ggml.
 //
 // As many columns as have room in the registers pass at once. The first of them multiply the bytes as they are
@@ -74,7 +74,7 @@ static inline Integers lower32(Integers a, Integers b) { return _mm512_unpacklo_
 static inline Integers upper32(Integers a, Integers b) { return _mm512_unpackhi_epi32(a, b); }
 static inline Integers lower64(Integers a, Integers b) { return _mm512_unpacklo_epi64(a, b); }
 static inline Integers upper64(Integers a, Integers b) { return _mm512_unpackhi_epi64(a, b); }
-static inline Integers without_sign(Integers x)        { return _mm512_xor_si512(x, _mm512_set1_epi8((char) 0x80)); }
+static inline Integers as_factors(Integers x)        { return _mm512_xor_si512(x, _mm512_set1_epi8((char) 0x80)); }
 static inline void     store(char * to, Integers x)    { _mm512_store_si512(to, x); }
 static constexpr int MOST_COLUMNS = 8;  // whose sums fit into the registers
 #else
@@ -87,7 +87,7 @@ static inline Floats   to_floats(Integers x)     { return _mm256_cvtepi32_ps(x);
 static inline Integers add_products(Integers sum, Integers weights, const int32_t * four) {
     return _mm256_dpbusd_avx_epi32(sum, weights, all(*four));
 }
-static inline Integers without_sign(Integers x)  { return _mm256_xor_si256(x, _mm256_set1_epi8((char) 0x80)); }
+static inline Integers as_factors(Integers x)  { return _mm256_xor_si256(x, _mm256_set1_epi8((char) 0x80)); }
 #else
 // Words have room for two products of bytes whose signs are the column's.
 static inline Integers add_products(Integers sum, Integers weights, const int32_t * four) {
@@ -96,7 +96,7 @@ static inline Integers add_products(Integers sum, Integers weights, const int32_
     __asm__("" : "+x"(sum));  // added in this order: others need more registers than there are
     return sum;
 }
-static inline Integers without_sign(Integers x)  { return x; }
+static inline Integers as_factors(Integers x)  { return x; }
 #endif
 static inline Floats   read_halves(const ggml_half * x) { return _mm256_cvtph_ps(_mm_load_si128((const __m128i *) x)); }
 
@@ -177,8 +177,8 @@ static FORCED_INLINE Interleaved interleave(const Rows & rows, int half) {
     const Integers cd = lower32(c, d);
     const Integers AB = upper32(a, b);
     const Integers CD = upper32(c, d);
-    return {{without_sign(lower64(ab, cd)), without_sign(upper64(ab, cd)),
-             without_sign(lower64(AB, CD)), without_sign(upper64(AB, CD))}};
+    return {{as_factors(lower64(ab, cd)), as_factors(upper64(ab, cd)),
+             as_factors(lower64(AB, CD)), as_factors(upper64(AB, CD))}};
 }
 
 // One by one, which the compiler would not do: putting them into a vector first takes longer.
