@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from llama_py.api.sessions.session import ChatSession as ChatSession
     from llama_py.chat.constraints import LlamaGrammar as LlamaGrammar
     from llama_py.chat.formats import register_chat_format as register_chat_format
-    from llama_py.chat.templates.jinja import Jinja2ChatFormatter as Jinja2ChatFormatter
+    from llama_py.chat.templates.formatter import Jinja2ChatFormatter as Jinja2ChatFormatter
     from llama_py.demo import demo_model_path as demo_model_path
     from llama_py.dialects.openai.types import ChatCompletion as ChatCompletion
     from llama_py.dialects.openai.types import ChatCompletionChunk as ChatCompletionChunk
@@ -156,7 +156,7 @@ _HOMES = {
     "InvalidModelError": "errors",
     "IsolationError": "errors",
     "MediaError": "errors",
-    "Jinja2ChatFormatter": "chat.templates.jinja",
+    "Jinja2ChatFormatter": "chat.templates.formatter",
     "Llama": "api.llama",
     "LlamaCache": "states.ram",
     "LlamaDiskCache": "states.disk",

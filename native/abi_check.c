@@ -1876,7 +1876,7 @@ FUNCTION(mtmd_helper_gen_audio_get_output, int32_t (*)(mtmd_helper_gen_audio *, 
 
 /* ---- chat_h ---- */
 
-VALUE(LLAMA_PY_CHAT_ABI_VERSION, 3);
+VALUE(LLAMA_PY_CHAT_ABI_VERSION, 4);
 VALUE(LLAMA_PY_GRAMMAR_OK, 0);
 VALUE(LLAMA_PY_GRAMMAR_MISFIT, 1);
 VALUE(LLAMA_PY_GRAMMAR_TOO_MUCH, 2);
@@ -1900,10 +1900,11 @@ FIELD(struct llama_py_memory_row, context, size_t, 32, 8);
 FIELD(struct llama_py_memory_row, compute, size_t, 40, 8);
 FUNCTION(llama_py_chat_abi_version, int32_t (*)(void));
 FUNCTION(llama_py_chat_string_free, void (*)(char *));
-FUNCTION(llama_py_chat_templates_init, struct llama_py_chat_templates * (*)(const struct llama_model *, const char *, const char *, const char *, char **));
+FUNCTION(llama_py_chat_answer, void (*)(void *, const char *, size_t));
+FUNCTION(llama_py_chat_templates_init, struct llama_py_chat_templates * (*)(const struct llama_model *, const char *, const char *, const char *, llama_py_chat_renderer, char **));
 FUNCTION(llama_py_chat_templates_free, void (*)(struct llama_py_chat_templates *));
-FUNCTION(llama_py_chat_templates_info, char * (*)(const struct llama_py_chat_templates *, char **));
-FUNCTION(llama_py_chat_apply, char * (*)(const struct llama_py_chat_templates *, const char *, char **));
+FUNCTION(llama_py_chat_templates_info, char * (*)(const struct llama_py_chat_templates *, llama_py_chat_renderer, char **));
+FUNCTION(llama_py_chat_apply, char * (*)(const struct llama_py_chat_templates *, const char *, llama_py_chat_renderer, char **));
 FUNCTION(llama_py_chat_parser_init, struct llama_py_chat_parser * (*)(const char *, char **));
 FUNCTION(llama_py_chat_parser_free, void (*)(struct llama_py_chat_parser *));
 FUNCTION(llama_py_chat_parse, char * (*)(const struct llama_py_chat_parser *, const char *, size_t, _Bool, char **));
@@ -1939,4 +1940,4 @@ __declspec(dllexport)
 #elif defined(__GNUC__)
 __attribute__((visibility("default")))
 #endif
-const char llama_py_abi[] = "23a608c816bbabb2";
+const char llama_py_abi[] = "941aefe025f1b54c";

@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "media": {"errors"},
     "memory": {"states", "errors", "forks"},
     "engine": {"core", "memory", "states", *LEAVES},
-    "chat": {"core", *LEAVES},
+    "chat": {"core", "gguf", *LEAVES},
     "embeddings": {"core", "media", *LEAVES},
     "dialects": {"chat", "embeddings", "engine", "media", *LEAVES},
     # "llama_cpp" for the types of the C pointers that it offers
@@ -236,8 +236,9 @@ REACHED = {
     "_ActionsContainer": "argparse has no other name for the type",
     "_Pointer": "ctypes has no other name for the type",
     "_send": "starlette: a stream goes out while its request is still handled",
-    "_con": "diskcache",
-    "_txn_id": "diskcache",
+    "_Namespace__attrs": "jinja2 has no other name for what a namespace holds",
+    "_undefined_name": "jinja2: which variable is missing",
+    "_undefined_obj": "jinja2: of what it is missing",
 }
 #: Reaches further: the names of ``llama_cpp.Llama`` that are not llama-cpp-python's are private, so
 #: that programs cannot take them for those.

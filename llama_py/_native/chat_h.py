@@ -12,7 +12,7 @@ from ctypes import CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_do
 from .llama_h import llama_batch, llama_context_p, llama_model_p, llama_sampler_p, llama_token_data_array_p, llama_vocab_p
 from .types import bind_lazily
 
-LLAMA_PY_CHAT_ABI_VERSION = 3
+LLAMA_PY_CHAT_ABI_VERSION = 4
 LLAMA_PY_GRAMMAR_OK = 0
 LLAMA_PY_GRAMMAR_MISFIT = 1
 LLAMA_PY_GRAMMAR_TOO_MUCH = 2
@@ -34,6 +34,7 @@ class llama_py_loading(Structure):
 class llama_py_memory_row(Structure):
     __slots__ = ()
 llama_py_memory_row_p = POINTER(llama_py_memory_row)
+llama_py_chat_renderer = CFUNCTYPE(c_bool, c_char_p, c_char_p, c_void_p)
 llama_py_loading_ask = CFUNCTYPE(c_bool, c_float, c_void_p)
 llama_py_log_receiver = CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 llama_py_loading._fields_ = [
@@ -54,10 +55,11 @@ llama_py_memory_row._fields_ = [
 _FUNCTIONS = {
     'llama_py_chat_abi_version': (c_int32,),
     'llama_py_chat_string_free': (None, c_void_p,),
-    'llama_py_chat_templates_init': (llama_py_chat_templates_p, llama_model_p, c_char_p, c_char_p, c_char_p, POINTER(POINTER(c_char)),),
+    'llama_py_chat_answer': (None, c_void_p, c_char_p, c_size_t,),
+    'llama_py_chat_templates_init': (llama_py_chat_templates_p, llama_model_p, c_char_p, c_char_p, c_char_p, llama_py_chat_renderer, POINTER(POINTER(c_char)),),
     'llama_py_chat_templates_free': (None, llama_py_chat_templates_p,),
-    'llama_py_chat_templates_info': (POINTER(c_char), llama_py_chat_templates_p, POINTER(POINTER(c_char)),),
-    'llama_py_chat_apply': (POINTER(c_char), llama_py_chat_templates_p, c_char_p, POINTER(POINTER(c_char)),),
+    'llama_py_chat_templates_info': (POINTER(c_char), llama_py_chat_templates_p, llama_py_chat_renderer, POINTER(POINTER(c_char)),),
+    'llama_py_chat_apply': (POINTER(c_char), llama_py_chat_templates_p, c_char_p, llama_py_chat_renderer, POINTER(POINTER(c_char)),),
     'llama_py_chat_parser_init': (llama_py_chat_parser_p, c_char_p, POINTER(POINTER(c_char)),),
     'llama_py_chat_parser_free': (None, llama_py_chat_parser_p,),
     'llama_py_chat_parse': (POINTER(c_char), llama_py_chat_parser_p, c_char_p, c_size_t, c_bool, POINTER(POINTER(c_char)),),

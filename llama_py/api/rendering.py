@@ -18,7 +18,6 @@ from llama_py.errors import (
     LlamaError,
     ParameterError,
     ParameterTypeError,
-    TemplateError,
     shown,
 )
 from llama_py.gguf.reader import read_header
@@ -68,17 +67,13 @@ def check_template(text: str) -> str | None:
         The name of the chat format that it means, if it is the name of a template.
     """
     from llama_py.chat.formats.builtin import builtin_name
-    from llama_py.chat.templates.jinja import explain_refusal
     from llama_py.chat.templates.template import ChatTemplate
 
     whole_text(text, "chat_template")
     name = builtin_name(text)
     if name is not None:
         return name
-    try:
-        ChatTemplate.from_text(text).close()
-    except TemplateError as error:
-        raise explain_refusal(text, error) from None
+    ChatTemplate.from_text(text).close()
     return None
 
 
@@ -173,14 +168,9 @@ class Rendering:
         model, template = self._loaded.model, self._template
         if template is not None:
             return template
-        from llama_py.chat.templates.jinja import explain_refusal
         from llama_py.chat.templates.template import ChatTemplate
 
-        text = self._text
-        try:
-            template = ChatTemplate.from_model(model, text, tool_form=self._tool_form)
-        except TemplateError as error:
-            raise explain_refusal(text or model.chat_template() or "", error) from None
+        template = ChatTemplate.from_model(model, self._text, tool_form=self._tool_form)
         if not template.explicit:
             _log.warning("%s: %s", Path(self._settings.model_path).name, NO_TEMPLATE)
         self._template = template

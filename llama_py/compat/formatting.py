@@ -66,14 +66,14 @@ class Jinja2ChatFormatter(ChatFormatter):
         add_generation_prompt: bool = True,
         stop_token_ids: list[int] | None = None,
     ) -> None:
-        from llama_py.chat.templates.jinja import _compiled
+        from llama_py.chat.templates.python_jinja import JinjaTemplate
 
         self.template = template
         self.eos_token = eos_token
         self.bos_token = bos_token
         self.add_generation_prompt = add_generation_prompt
         self.stop_token_ids = None if stop_token_ids is None else set(stop_token_ids)
-        self._environment = _compiled(template)
+        self._template = JinjaTemplate(template)
 
     @staticmethod
     def strftime_now(f: str) -> str:
@@ -108,19 +108,19 @@ class Jinja2ChatFormatter(ChatFormatter):
         **kwargs: Any,
     ) -> ChatFormatterResponse:
         """The prompt of a conversation; further arguments are variables of the template."""
-        prompt = self._environment.render(
-            messages=messages,
-            eos_token=self.eos_token,
-            bos_token=self.bos_token,
-            raise_exception=_raise,
-            add_generation_prompt=self.add_generation_prompt,
-            functions=functions,
-            function_call=function_call,
-            tools=tools,
-            tool_choice=tool_choice,
-            strftime_now=self.strftime_now,
+        values = {
+            "messages": messages,
+            "eos_token": self.eos_token,
+            "bos_token": self.bos_token,
+            "add_generation_prompt": self.add_generation_prompt,
+            "functions": functions,
+            "function_call": function_call,
+            "tools": tools,
+            "tool_choice": tool_choice,
+            "strftime_now": self.strftime_now,
             **kwargs,
-        )
+        }
+        prompt = self._template.render(values)
         criteria = None if self.stop_token_ids is None else [self._ends]
         return ChatFormatterResponse(prompt, [self.eos_token], criteria, added_special=True)
 
@@ -130,10 +130,6 @@ class Jinja2ChatFormatter(ChatFormatter):
     def to_chat_handler(self) -> Callable[..., Any]:
         """A chat handler that uses it."""
         return handler_of(self)
-
-
-def _raise(message: str) -> None:
-    raise ValueError(message)
 
 
 def handler_of(chat_formatter: Callable[..., Any]) -> Callable[..., Any]:

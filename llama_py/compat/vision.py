@@ -21,7 +21,7 @@ from typing_extensions import Self
 from llama_py.api.llama import Llama as NativeLlama
 from llama_py.chat.formats import chat_formats
 from llama_py.chat.formats import register_chat_format as register_native_format
-from llama_py.chat.templates import jinja
+from llama_py.chat.templates.formatter import ChatFormatterResponse, Jinja2ChatFormatter
 from llama_py.compat import picture_prompts
 from llama_py.compat.chats import answer
 from llama_py.compat.converting import completion_to_call
@@ -289,16 +289,14 @@ def _native_format(template: str) -> str:
     return name
 
 
-def _formatter(template: str) -> Callable[..., jinja.ChatFormatterResponse]:
-    made = jinja.Jinja2ChatFormatter(template, "", "")
+def _formatter(template: str) -> Callable[..., ChatFormatterResponse]:
+    made = Jinja2ChatFormatter(template, "", "")
 
     def format_pictures(
         *, messages: Sequence[Mapping[str, Any]], **values: Any
-    ) -> jinja.ChatFormatterResponse:
+    ) -> ChatFormatterResponse:
         shown = [{**message, "content": _as_sent(message["content"])} for message in messages]
-        return jinja.ChatFormatterResponse(
-            made(messages=shown, **values).prompt, added_special=True
-        )
+        return ChatFormatterResponse(made(messages=shown, **values).prompt, added_special=True)
 
     return format_pictures
 

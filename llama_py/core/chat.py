@@ -2,6 +2,7 @@
 
 The library (``native/shim``) wraps llama.cpp's C++ chat code and speaks JSON. This module turns
 that into Python values and typed errors; what the values mean is the business of ``llama_py.chat``.
+The library renders no template itself: it asks a function of the caller.
 """
 
 from __future__ import annotations
@@ -24,11 +25,16 @@ from llama_py.errors import (
     ParameterError,
     TemplateError,
 )
-from llama_py.gguf.templates import template_problem
 
-__all__ = ["ReplyParser", "TemplateHandle", "schema_to_gbnf", "take_text"]
+__all__ = ["ReplyParser", "TemplateHandle", "TemplateRenderer", "schema_to_gbnf", "take_text"]
 
+#: Renders a template: its text and its variables, as a JSON object, to the text that they make.
+#: Without variables, the answer is an object of bools: what the template can express
+#: (``llama_py_chat_renderer``).
+TemplateRenderer = Callable[[str, bytes | None], str]
 
+#: The message where llama.cpp passes on an exception without its type.
+_NO_REASON = "std::exception"
 #: Characters of a text that are written at once. Longer ones would keep other threads waiting: the
 #: interpreter lets them go on between two calls, and not within one.
 _AT_ONCE = 1 << 17
@@ -107,13 +113,43 @@ def _check_library() -> None:
         )
 
 
+def _rendering(render: TemplateRenderer, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the library that may ask for the text of a template."""
+    failures: list[BaseException] = []
+
+    def answer(source: bytes | None, values: bytes | None, out: int | None) -> bool:
+        try:
+            if failures and not isinstance(failures[-1], TemplateError):
+                raise failures[-1]
+            text, fine = render((source or b"").decode("utf-8", "replace"), values), True
+        except BaseException as error:  # nothing may be raised through C: it is raised below
+            failures.append(error)
+            text, fine = str(error), False
+        raw = text.encode("utf-8", "replace")
+        chat_h.llama_py_chat_answer(out, raw, len(raw))
+        return fine
+
+    try:
+        return _call(function, TemplateError, *arguments, chat_h.llama_py_chat_renderer(answer))
+    except TemplateError as error:
+        told = str(error)
+        for failure in reversed(failures):
+            refused = isinstance(failure, TemplateError)
+            if not refused or str(failure) in told or told == _NO_REASON:
+                raise failure.with_traceback(None) from None
+        raise
+    finally:
+        failures.clear()
+
+
 class TemplateHandle(Handle[chat_h.llama_py_chat_templates_p]):
-    """A compiled chat template. May be used from several threads at once.
+    """A chat template that llama.cpp has looked at. May be used from several threads at once.
 
     Args:
         model: the model whose template and BOS / EOS texts to use. Only read here: the handle
             does not need it any more afterwards.
         text: a Jinja template, in place of the model's.
+        render: renders it, often.
         bos, eos: the texts of those tokens, for a template without a model.
 
     Raises:
@@ -125,15 +161,14 @@ class TemplateHandle(Handle[chat_h.llama_py_chat_templates_p]):
         model: llama_model_p | None = None,
         text: str | None = None,
         *,
+        render: TemplateRenderer,
         bos: str = "",
         eos: str = "",
     ) -> None:
-        if text is not None and (problem := template_problem(text)):
-            raise TemplateError(f"the chat template cannot be used: {problem}")
         _check_library()
-        pointer = _call(
+        pointer = _rendering(
+            render,
             chat_h.llama_py_chat_templates_init,
-            TemplateError,
             llama_model_p() if model is None else model,
             None if text is None else text.encode(),
             bos.encode(),
@@ -141,13 +176,13 @@ class TemplateHandle(Handle[chat_h.llama_py_chat_templates_p]):
         )
         super().__init__(pointer, chat_h.llama_py_chat_templates_free)
 
-    def info(self) -> dict[str, Any]:
+    def info(self, render: TemplateRenderer) -> dict[str, Any]:
         """Facts about the template; the keys are those of ``llama_py_chat_templates_info``."""
         with self.in_use() as pointer:
-            text = _call(chat_h.llama_py_chat_templates_info, TemplateError, pointer)
+            text = _rendering(render, chat_h.llama_py_chat_templates_info, pointer)
         return cast("dict[str, Any]", json.loads(_take(text)))
 
-    def apply(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def apply(self, inputs: Mapping[str, Any], render: TemplateRenderer) -> dict[str, Any]:
         """Render a conversation; the keys are those of ``llama_py_chat_apply``.
 
         Raises:
@@ -155,8 +190,8 @@ class TemplateHandle(Handle[chat_h.llama_py_chat_templates_p]):
         """
         given = _dump(inputs)
         with self.in_use() as pointer:  # another thread may close the model meanwhile
-            text = _take(_call(chat_h.llama_py_chat_apply, TemplateError, pointer, given))
-        return cast("dict[str, Any]", json.loads(text))
+            text = _rendering(render, chat_h.llama_py_chat_apply, pointer, given)
+        return cast("dict[str, Any]", json.loads(_take(text)))
 
 
 class ReplyParser(Handle[chat_h.llama_py_chat_parser_p]):

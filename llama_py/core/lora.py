@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llama_py._native import llama_h as C
 from llama_py.core import logs
 from llama_py.core.handle import Handle
 from llama_py.core.model_files import ModelFiles
-from llama_py.errors import InvalidModelError, ModelNotFoundError
+from llama_py.errors import InvalidModelError
+from llama_py.gguf.adapters import check_adapter_file
 
 if TYPE_CHECKING:
     from llama_py.core.model import Model
 
 __all__ = ["LoraAdapter"]
+
+_log = logging.getLogger("llama_py")
 
 
 class LoraAdapter(Handle[C.llama_adapter_lora_p]):
@@ -30,14 +33,13 @@ class LoraAdapter(Handle[C.llama_adapter_lora_p]):
 
     Raises:
         ModelNotFoundError, InvalidModelError: there is no such file, or it is no adapter of this
-            model; llama.cpp's reason is in the message.
+            model (``gguf.adapters``).
     """
 
     def __init__(self, model: Model, path: str | os.PathLike[str]) -> None:
         self.model = model
-        self.path = Path(path)
-        if not self.path.is_file():
-            raise ModelNotFoundError(f"there is no LoRA adapter at {self.path}")
+        info = check_adapter_file(path, model.info)
+        self.path = info.path
         files = ModelFiles({self.path: (self.path.stat().st_size,)})
         #: Identifies the adapter in the fingerprint of saved states.
         self.fingerprint = files.digest
@@ -46,6 +48,8 @@ class LoraAdapter(Handle[C.llama_adapter_lora_p]):
             if not pointer:
                 raise InvalidModelError(f"llama.cpp cannot load the LoRA adapter {path}: {lines}")
             super().__init__(pointer, C.llama_adapter_lora_free, model)
+        for remark in info.remarks:
+            _log.warning("the LoRA adapter %s: %s", self.path.name, remark)
         try:
             files.check()
         except BaseException:

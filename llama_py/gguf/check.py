@@ -20,7 +20,7 @@ from llama_py.gguf.reader import GGUFArray, GGUFHeader, Scalar, read_header
 from llama_py.gguf.rules import check_rules
 from llama_py.quick_dataclass import dataclass
 
-__all__ = ["GGUFInfo", "check_model_file"]
+__all__ = ["GGUFInfo", "check_is_gguf", "check_model_file"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class GGUFInfo:
         n_bytes: the size of the file or of all parts.
         shards: all parts of a split model in order, else just the file.
         tensor_types: how many tensors there are of each type.
+        shapes: of all tensors, by name; the length of a row comes first.
         places: for each part, where its header ends and where each of its tensors begins.
         has_head: there is a classification head, whose outputs are scores of a text.
         n_heads: next-token heads (MTP), each with the weights of a layer.
@@ -52,6 +53,7 @@ class GGUFInfo:
     n_bytes: int
     shards: tuple[Path, ...]
     tensor_types: Mapping[str, int]
+    shapes: Mapping[str, tuple[int, ...]]
     places: Mapping[Path, tuple[int, ...]]
     has_head: bool = False
     n_heads: int = 0
@@ -110,12 +112,12 @@ def check_model_file(path: str | os.PathLike[str]) -> GGUFInfo:
 
 
 def _check(path: Path) -> GGUFInfo:
-    _check_is_gguf(path)
+    check_is_gguf(path)
     header = read_header(path)
     architecture = _architecture(header)
     headers = {path: header}
     for shard in _other_shards(path, header):
-        _check_is_gguf(shard)
+        check_is_gguf(shard)
         try:
             part = read_header(shard)
         except InvalidModelError as error:
@@ -149,6 +151,7 @@ def _info(path: Path, architecture: str, headers: Mapping[Path, GGUFHeader]) -> 
         n_bytes=sum(part.file_size for part in headers.values()),
         shards=tuple(headers),
         tensor_types=types,
+        shapes={tensor.name: tensor.shape for tensor in tensors},
         places={
             path: (part.data_offset, *(part.data_offset + tensor.offset for tensor in part.tensors))
             for path, part in headers.items()
@@ -208,7 +211,8 @@ _OTHER_FILES: Final[tuple[tuple[bytes, str], ...]] = (
 )  # fmt: skip
 
 
-def _check_is_gguf(path: Path) -> None:
+def check_is_gguf(path: Path) -> None:
+    """Raise unless a file begins like a GGUF; the error says what it is."""
     if path.is_dir():
         files = sorted(name.name for name in path.glob("*.gguf"))
         if files:

@@ -28,7 +28,7 @@ from llama_py.gguf.reader import GGUFHeader
 from llama_py.gguf.strings import duplicate_string, unspelled_byte
 from llama_py.gguf.templates import template_problem
 
-__all__ = ["check_rules"]
+__all__ = ["NOT_FOR_WEIGHTS", "check_rules"]
 
 _MAX_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
 _MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
@@ -40,7 +40,7 @@ _ROPE_SCALING: Final = ("none", "linear", "yarn", "longrope")
 _CLASSIFIER_ACTIVATIONS: Final = ("gelu", "silu", "tanh")
 
 #: Types of activations and of tables; there is no matrix multiplication with them.
-_NOT_FOR_WEIGHTS: Final = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
+NOT_FOR_WEIGHTS: Final = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
 
 #: Tensors of element-wise operations, which are F32 however the rest is quantized.
 _ALWAYS_F32: Final = re.compile(
@@ -448,11 +448,11 @@ def _tensors(facts: _HyperParameters) -> Iterator[str]:
             # The CPU backend lacks operations for other types, and would end the process.
             named = tensor.name.endswith((".weight", ".bias", ".scale", ".input_scale"))
             # Vectors of integers are tables (which token, which expert), unless named as weights.
-            vector = len(tensor.shape) <= 1 and (named or tensor.type not in _NOT_FOR_WEIGHTS)
+            vector = len(tensor.shape) <= 1 and (named or tensor.type not in NOT_FOR_WEIGHTS)
             if vector or _ALWAYS_F32.search(tensor.name):
                 yield (
                     f"tensor {tensor.name!r} has the type {tensor.type}; norms, biases and vectors "
                     "must be F32: convert or quantize the model again with llama.cpp's own tools"
                 )
-            elif named and tensor.type in _NOT_FOR_WEIGHTS and "tid2eid" not in tensor.name:
+            elif named and tensor.type in NOT_FOR_WEIGHTS and "tid2eid" not in tensor.name:
                 yield f"tensor {tensor.name!r} has the type {tensor.type}, which no weight can have"

@@ -9,8 +9,9 @@ set(shim_dir "${CMAKE_CURRENT_SOURCE_DIR}/native/shim")
 set(common_dir "${LLAMA_PY_SOURCE_DIR}/common")
 
 include("${common_dir}/parsers/sources.cmake")
-file(GLOB common_jinja CONFIGURE_DEPENDS "${common_dir}/jinja/*.cpp")
 file(GLOB common_chat CONFIGURE_DEPENDS "${common_dir}/chat*.cpp" "${common_dir}/json*.cpp")
+# Compiled with other lines (TemplateRenderer.cmake), and without common/jinja.
+list(REMOVE_ITEM common_chat "${common_dir}/chat.cpp")
 set(common_helpers common.cpp log.cpp peg-parser.cpp trie.cpp unicode.cpp)
 
 # common.cpp also has functions that load models and draft tokens. Nothing here calls them, and
@@ -40,7 +41,6 @@ add_library(llama_py_chat SHARED
     "${shim_dir}/llama_py_vocab.cpp"
     ${common_helpers}
     ${common_chat}
-    ${common_jinja}
     ${LLAMA_CHAT_PARSERS_SOURCES})
 # src/ for the struct that holds a grammar's state (llama-grammar.h).
 target_include_directories(llama_py_chat PRIVATE
@@ -56,8 +56,8 @@ llama_py_unity_build(llama_py_chat 12
     "${shim_dir}/llama_py_chat.cpp"
     "${shim_dir}/llama_py_grammar.cpp"
     "${common_dir}/common.cpp"
-    "${common_dir}/json.cpp"
-    "${common_dir}/jinja/value.cpp")
+    "${common_dir}/json.cpp")
+
 # The work of each token.
 llama_py_quick_compile(llama_py_chat
     "${shim_dir}/llama_py_chat.cpp"

@@ -18,6 +18,7 @@
 
 #include "llama_py_chat.h"
 #include "llama_py_arena.h"
+#include "llama_py_render.h"
 
 #include "chat-peg-parser.h"
 #include "chat.h"
@@ -35,6 +36,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <map>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -129,6 +131,32 @@ std::string text_of(const json & object, const char * key, const std::string & f
 }
 
 // ---- rendering -----------------------------------------------------------------------------
+
+// The renderer of the call that this thread is in.
+thread_local llama_py_chat_renderer current_renderer = nullptr;
+
+struct RendererOfCall {
+    llama_py_chat_renderer before = current_renderer;
+
+    explicit RendererOfCall(llama_py_chat_renderer renderer) {
+        if (renderer == nullptr) {
+            throw std::invalid_argument("renderer is NULL");
+        }
+        current_renderer = renderer;
+    }
+    ~RendererOfCall() { current_renderer = before; }
+};
+
+std::string answer_of_renderer(const std::string & source, const char * values) {
+    std::string answer;
+    if (current_renderer == nullptr) {
+        throw std::logic_error("a template was rendered outside of a call");
+    }
+    if (!current_renderer(source.c_str(), values, &answer)) {
+        throw std::runtime_error(answer);
+    }
+    return answer;
+}
 
 // A time as a JSON string.
 std::string quoted_time(std::time_t seconds, const char * format) {
@@ -808,6 +836,40 @@ struct llama_py_chat_parser {
     }
 };
 
+std::string llama_py_render_template(const std::string & source, const common_json & values) {
+    return answer_of_renderer(source, values.dump_safe().c_str());
+}
+
+jinja::caps llama_py_template_caps(const std::string & source) {
+    const auto  answer = json::parse(answer_of_renderer(source, nullptr));
+    jinja::caps out;
+    out.supports_tools               = flag(answer, "supports_tools", false);
+    out.supports_tool_calls          = flag(answer, "supports_tool_calls", false);
+    out.supports_system_role         = flag(answer, "supports_system_role", false);
+    out.supports_parallel_tool_calls = flag(answer, "supports_parallel_tool_calls", false);
+    out.supports_preserve_reasoning  = flag(answer, "supports_preserve_reasoning", false);
+    out.supports_reasoning_effort    = flag(answer, "supports_reasoning_effort", false);
+    out.supports_string_content      = flag(answer, "supports_string_content", true);
+    out.supports_typed_content       = flag(answer, "supports_typed_content", false);
+    out.supports_object_arguments    = flag(answer, "supports_object_arguments", false);
+    return out;
+}
+
+// llama.cpp's own stands beside the engine, which is not compiled.
+std::map<std::string, bool> jinja::caps::to_map() const {
+    return {
+        { "supports_string_content",      supports_string_content      },
+        { "supports_typed_content",       supports_typed_content       },
+        { "supports_tools",               supports_tools               },
+        { "supports_tool_calls",          supports_tool_calls          },
+        { "supports_parallel_tool_calls", supports_parallel_tool_calls },
+        { "supports_system_role",         supports_system_role         },
+        { "supports_preserve_reasoning",  supports_preserve_reasoning  },
+        { "supports_reasoning_effort",    supports_reasoning_effort    },
+        { "supports_object_arguments",    supports_object_arguments    },
+    };
+}
+
 extern "C" {
 
 int32_t llama_py_chat_abi_version(void) {
@@ -818,14 +880,20 @@ void llama_py_chat_string_free(char * text) {
     std::free(text);
 }
 
+void llama_py_chat_answer(void * answer, const char * text, size_t size) {
+    static_cast<std::string *>(answer)->assign(text, size);
+}
+
 struct llama_py_chat_templates * llama_py_chat_templates_init(
         const struct llama_model * model,
         const char               * template_text,
         const char               * bos,
         const char               * eos,
+        llama_py_chat_renderer     renderer,
         char                    ** error) {
     return guarded(error, [&]() -> llama_py_chat_templates * {
         silence_common_log();
+        const RendererOfCall call(renderer);
         const std::string text = template_text != nullptr ? template_text : "";
         if (text.empty() && model == nullptr) {
             throw std::invalid_argument("neither a model nor a template text was given");
@@ -842,8 +910,12 @@ void llama_py_chat_templates_free(struct llama_py_chat_templates * templates) {
     delete templates;
 }
 
-char * llama_py_chat_templates_info(const struct llama_py_chat_templates * templates, char ** error) {
+char * llama_py_chat_templates_info(
+        const struct llama_py_chat_templates * templates,
+        llama_py_chat_renderer                 renderer,
+        char                                ** error) {
     return guarded(error, [&]() -> char * {
+        const RendererOfCall call(renderer);
         const auto * handle = required(templates, "templates").handle.get();
         json         caps   = json::object();
         for (const auto & entry : common_chat_templates_get_caps(handle)) {
@@ -868,8 +940,10 @@ char * llama_py_chat_templates_info(const struct llama_py_chat_templates * templ
 char * llama_py_chat_apply(
         const struct llama_py_chat_templates * templates,
         const char                           * inputs_json,
+        llama_py_chat_renderer                 renderer,
         char                                ** error) {
     return guarded(error, [&]() -> char * {
+        const RendererOfCall call(renderer);
         const auto * handle = required(templates, "templates").handle.get();
         const auto   inputs = read_inputs(parse_object(inputs_json, "inputs_json"), handle);
         if (inputs.messages.empty() && inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE) {

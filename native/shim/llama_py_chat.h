@@ -1,7 +1,9 @@
 /* llama_py_chat: a C ABI over llama.cpp's chat code, which is C++ only.
  *
- * Chat templates (llama.cpp's own Jinja engine), the tool-call and reasoning parsers of the
- * model families it knows, and the conversion from JSON schema to a GBNF grammar.
+ * The formats of the model families that it knows: the messages and options that their templates
+ * expect, the tool-call and reasoning parsers of their replies; and the conversion from JSON schema
+ * to a GBNF grammar. The text of a template is rendered by the caller (llama_py_chat_renderer):
+ * llama.cpp's own Jinja engine has no limits, and writes other text than Jinja2 does.
  *
  * Conventions, the same for every function here:
  *   - Strings are UTF-8. Structured values travel as JSON text.
@@ -31,7 +33,7 @@
 #endif
 
 /* Changes when a function below changes its meaning; the Python side compares it. */
-#define LLAMA_PY_CHAT_ABI_VERSION 3
+#define LLAMA_PY_CHAT_ABI_VERSION 4
 
 #ifdef __cplusplus
 extern "C" {
@@ -49,18 +51,34 @@ LLAMA_PY_CHAT_API void llama_py_chat_string_free(char * text);
 
 /* ---- templates ---------------------------------------------------------------------------- */
 
-/* Compiles a chat template.
+/* Renders a template, in the thread of the function that it was given to, and before that returns.
+ *
+ * source  the template's text
+ * values  the template's variables, as a JSON object; NULL asks what the template can do, and the
+ *         answer is an object of bools, with the names of "caps" below
+ * answer  for llama_py_chat_answer, which takes the text
+ *
+ * Returns false on failure; the text is the reason then.
+ */
+typedef bool (*llama_py_chat_renderer)(const char * source, const char * values, void * answer);
+
+/* The text that a renderer answers. */
+LLAMA_PY_CHAT_API void llama_py_chat_answer(void * answer, const char * text, size_t size);
+
+/* Reads a chat template.
  *
  * model          the model whose template and BOS / EOS texts to use; may be NULL.
  * template_text  a Jinja template that replaces the model's, or NULL for the model's own.
  *                With neither a model nor a text this is an error.
  * bos, eos       texts of those tokens, used only without a model; NULL means "".
+ * renderer       renders it, often, to find out how its family writes.
  */
 LLAMA_PY_CHAT_API struct llama_py_chat_templates * llama_py_chat_templates_init(
         const struct llama_model * model,
         const char               * template_text,
         const char               * bos,
         const char               * eos,
+        llama_py_chat_renderer     renderer,
         char                    ** error);
 
 LLAMA_PY_CHAT_API void llama_py_chat_templates_free(struct llama_py_chat_templates * templates);
@@ -74,6 +92,7 @@ LLAMA_PY_CHAT_API void llama_py_chat_templates_free(struct llama_py_chat_templat
  */
 LLAMA_PY_CHAT_API char * llama_py_chat_templates_info(
         const struct llama_py_chat_templates * templates,
+        llama_py_chat_renderer                 renderer,
         char                                ** error);
 
 /* Renders a conversation.
@@ -91,8 +110,7 @@ LLAMA_PY_CHAT_API char * llama_py_chat_templates_info(
  *   enable_thinking        bool (default true)
  *   template_kwargs        object, values of any JSON type, visible to the template by name
  *   now                    integer, seconds since the epoch (default: the clock): the variables
- *                          date_string and datetime. A template that calls strftime_now reads the
- *                          clock in any case, llama.cpp has no way to say otherwise.
+ *                          date_string and datetime.
  *   prompt_only            bool (default false): render the prompt and nothing else; cheaper, and
  *                          without what llama.cpp adds for single model families
  *
@@ -120,6 +138,7 @@ LLAMA_PY_CHAT_API char * llama_py_chat_templates_info(
 LLAMA_PY_CHAT_API char * llama_py_chat_apply(
         const struct llama_py_chat_templates * templates,
         const char                           * inputs_json,
+        llama_py_chat_renderer                 renderer,
         char                                ** error);
 
 /* ---- parsing replies ---------------------------------------------------------------------- */

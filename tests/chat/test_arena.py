@@ -110,7 +110,7 @@ def test_k2_horizon_is_rendered_quickly_with_replies_in_the_history() -> None:
         turns[1] = {"role": "assistant", "content": words}
         template.render(chat_request(turns))
     seen: list[Any] = []
-    template._handle.apply = lambda inputs: seen.append(inputs)  # type: ignore[method-assign,assignment,return-value]
+    template._engine._handle.apply = lambda *given: seen.append(given)  # type: ignore[method-assign,assignment]
     prompt = template.render(chat_request(turns)).prompt
     assert not seen
     assert "<ifm|think>\n</ifm|think>Rainy, é.<|ifm|im_end|>" in prompt

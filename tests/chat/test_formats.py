@@ -207,7 +207,6 @@ def test_jinja_errors() -> None:
     "template",
     [
         "{{ messages.__class__.__mro__ }}",
-        "{{ messages.append(1) }}",
         "{{ ''.__class__.__base__.__subclasses__() }}",
     ],
 )
@@ -224,6 +223,5 @@ def test_stop_tokens() -> None:
 
 
 def test_families_can_be_given_as_text() -> None:
-    assert families.load("Qwen-Qwen2.5-7B-Instruct").source == families.source(
-        "Qwen-Qwen2.5-7B-Instruct"
-    ).rstrip("\n")
+    name = "Qwen-Qwen2.5-7B-Instruct"
+    assert families.load(name).source == families.source(name)

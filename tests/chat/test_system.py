@@ -23,7 +23,7 @@ from llama_py.chat.conversation import (
 )
 from llama_py.chat.formats import get_chat_format, register_chat_format, unregister_chat_format
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.templates.jinja import ChatFormatterResponse
+from llama_py.chat.templates.formatter import ChatFormatterResponse
 from llama_py.chat.templates.markup import Markup
 from llama_py.chat.templates.probes import ProbedSlots
 from llama_py.chat.templates.system import FixedSlots, place_system

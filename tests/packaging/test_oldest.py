@@ -27,7 +27,7 @@ _SMOKE = r"""
 import json, socket, sys, threading, time, urllib.request
 import uvicorn
 from llama_py import demo_model_path
-from llama_py.chat.templates.jinja import Jinja2ChatFormatter
+from llama_py.chat.templates.formatter import Jinja2ChatFormatter
 from llama_py.errors import TemplateError
 from llama_py.server.app import create_app
 from llama_py.server.config.settings import ModelSettings, Settings

@@ -46,7 +46,7 @@ def memories(llm: Llama) -> dict[str, Remembered[Any, Any]]:
     assert {"check_gbnf", "_known", "_written", "_machine", "arena_of"} <= {*memory}
     vocab = llm.runtime.loaded.model.vocab
     memory["prototypes"] = vocab._prototypes
-    memory["shapes"] = llm.chat_template._quick._known
+    memory["shapes"] = llm.chat_template._engine._known
     if available():
         memory["schemas"] = guide_for(vocab)._compiled
     return memory
@@ -72,7 +72,7 @@ def functions(attribute: str) -> list[tuple[str, Any]]:
 def test_what_is_remembered_for_everybody_comes_of_models_and_templates() -> None:
     """``functools.cache`` knows no tenants: what a request has is not to be a key of one."""
     known = {
-        "_address_prototype", "_check_library", "_compiled", "_cpu", "_environment", "_function",
+        "_address_prototype", "_check_library", "_cpu", "_environment", "_function", "template_of",
         "_parse_defaults", "_progress_address", "_workers", "gpu_hint", "named_templates",
         "note_ignored", "rpc_library",
     }  # fmt: skip

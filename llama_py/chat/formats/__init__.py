@@ -10,7 +10,11 @@ from llama_py.chat.formats.registry import (
     register_chat_format,
     unregister_chat_format,
 )
-from llama_py.chat.templates.jinja import ChatFormatter, ChatFormatterResponse, Jinja2ChatFormatter
+from llama_py.chat.templates.formatter import (
+    ChatFormatter,
+    ChatFormatterResponse,
+    Jinja2ChatFormatter,
+)
 
 __all__ = [
     "ChatFormat",

@@ -12,8 +12,8 @@ from llama_py.chat.formats.named import FORMATS, NamedFormat
 from llama_py.chat.formats.tools import CHATML_TOOLS
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.templates.formatter import ChatFormatter
 from llama_py.chat.templates.inputs import choice_value, message_values, tool_values
-from llama_py.chat.templates.jinja import ChatFormatter
 from llama_py.chat.templates.system import FixedSlots, place_system
 from llama_py.chat.templates.template import ChatTemplate
 from llama_py.errors import ParameterError, TemplateError

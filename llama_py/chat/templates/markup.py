@@ -13,7 +13,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
-from llama_py.chat.templates.jinja import read_literals
+from jinja2 import nodes
+from jinja2.nodes import Node
+
+from llama_py.chat.templates.python_jinja import parse
+from llama_py.errors import TemplateError
 
 __all__ = ["Markup"]
 
@@ -51,7 +55,7 @@ class Markup:
     def __init__(
         self, control: Iterable[str], defined: Iterable[str] = (), sources: Iterable[str] = ()
     ) -> None:
-        written, looked_for = read_literals(sources)
+        written, looked_for = _literals(sources)
         marks = (
             text
             for text in defined
@@ -102,3 +106,43 @@ class Markup:
             for length in lengths[text[at]]:
                 if (found := text[at : at + length]) in texts:
                     yield at, found
+
+
+# ---- what a template writes and looks for -----------------------------------------------------
+
+_QUOTED = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
+
+
+def _literals(sources: Iterable[str]) -> tuple[str, frozenset[str]]:
+    """The literals of templates.
+
+    Returns:
+        All of them in one text, one after the other; and those that a template compares texts
+        with, looks for in them, splits them at, or has given a name to.
+    """
+    written: list[str] = []
+    looked_for: set[str] = set()
+    for source in sources:
+        try:
+            tree = parse(source)
+        except TemplateError:  # of a format that is no template of Jinja's
+            written.append(source)
+            looked_for.update(one or other for one, other in _QUOTED.findall(source))
+            continue
+        written += (data.data for data in tree.find_all(nodes.TemplateData))
+        written += _strings(tree)
+        # Where a template may contain a text that it looks for in messages.
+        looking: list[Node] = [assigned.node for assigned in tree.find_all(nodes.Assign)]
+        for compared in tree.find_all(nodes.Compare):
+            looking += [compared.expr, *(operand.expr for operand in compared.ops)]
+        for call in tree.find_all(nodes.Call):
+            looking += call.args
+        for filtered in tree.find_all(nodes.Filter):
+            looking += filtered.args
+        looked_for.update(text for place in looking for text in _strings(place))
+    return "\n".join(written), frozenset(looked_for)
+
+
+def _strings(tree: Node) -> Iterator[str]:
+    constants = [tree] if isinstance(tree, nodes.Const) else tree.find_all(nodes.Const)
+    return (constant.value for constant in constants if isinstance(constant.value, str))

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cached_property
 from typing import Any, Protocol
 
 from llama_py.chat.calls.grammar import CallFormat, answer_of, grammar_of_calls, parser_of_calls
@@ -36,14 +36,12 @@ from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.schemas.json_forms import levels_of
 from llama_py.chat.schemas.tool_schemas import call_schema, has_alternatives
 from llama_py.chat.templates.boundaries import find_starts, learn_delimiters
+from llama_py.chat.templates.engine import TemplateEngine
 from llama_py.chat.templates.general_tools import calling_template, written_out
 from llama_py.chat.templates.inputs import inputs_of, tool_values
 from llama_py.chat.templates.probes import ProbedSlots
-from llama_py.chat.templates.quick import QuickRenderer
-from llama_py.chat.templates.rehearsal import RehearsedHandle
 from llama_py.chat.templates.system import has_system, place_system
 from llama_py.chat.wrapping import says_one_answer
-from llama_py.core.chat import TemplateHandle
 from llama_py.errors import TemplateError
 from llama_py.params import GrammarSpec
 
@@ -74,19 +72,14 @@ class ChatTemplate:
     Make one with ``from_model`` or ``from_text``.
     """
 
-    def __init__(
-        self, handle: TemplateHandle, bos: str = "", eos: str = "", *, tool_form: str = "auto"
-    ) -> None:
-        self._handle = handle
-        self._closed = False
+    def __init__(self, engine: TemplateEngine, *, tool_form: str = "auto") -> None:
+        self._engine = engine
         self._wanted_form = tool_form
         self._callers: OrderedDict[tuple[str, str, str], ChatTemplate] = OrderedDict()
         self._lock = threading.Lock()
         self._learned: tuple[tuple[str, str], ...] | None = None
-        self._get_info = cache(handle.info)
-        self._quick = QuickRenderer(self._get_info, bos, eos)
-        # Of the handle alone: a method of this object would hold it in a circle.
-        self._slots = ProbedSlots(partial(_prompt_alone, handle))
+        # Of the engine alone: a method of this object would hold it in a circle.
+        self._slots = ProbedSlots(engine.prompt)
 
     @classmethod
     def from_model(
@@ -109,10 +102,8 @@ class ChatTemplate:
             vocab.piece(token).decode("utf-8", "replace") if token >= 0 else ""
             for token in (vocab.bos, vocab.eos)
         )
-        sources = [text] if text is not None else map(model.chat_template, (None, "tool_use"))
         with model.in_use() as pointer:  # another thread may close it meanwhile
-            handle = RehearsedHandle(pointer, text, sources=sources)
-            return cls(handle, bos, eos, tool_form=tool_form)
+            return cls(TemplateEngine(pointer, text, bos=bos, eos=eos), tool_form=tool_form)
 
     @classmethod
     def from_text(
@@ -123,13 +114,11 @@ class ChatTemplate:
         Raises:
             TemplateError: it does not parse, or is empty.
         """
-        handle = RehearsedHandle(text=text, sources=[text], bos=bos, eos=eos)
-        return cls(handle, bos, eos, tool_form=tool_form)
+        return cls(TemplateEngine(text=text, bos=bos, eos=eos), tool_form=tool_form)
 
     def close(self) -> None:
         """Free the compiled template."""
-        self._closed = True
-        self._handle.close()
+        self._engine.close()
         with self._lock:
             callers = [*self._callers.values()]
             self._callers.clear()
@@ -138,7 +127,7 @@ class ChatTemplate:
 
     @property
     def _info(self) -> Mapping[str, Any]:
-        return self._get_info()
+        return self._engine.info
 
     @property
     def source(self) -> str:
@@ -176,7 +165,7 @@ class ChatTemplate:
         tool = Tool("probe", "A probe.", {"type": "object", "properties": {}})
         asked = ChatRequest((_HELLO,), tools=(tool,), now=0)
         try:
-            calls = self._handle.apply(inputs_of(asked))["has_tool_calls"]
+            calls = self._engine.apply(inputs_of(asked))["has_tool_calls"]
         except TemplateError:
             calls = True  # it has an opinion on tools, and says so
         if calls:
@@ -229,10 +218,7 @@ class ChatTemplate:
 
     def _apply(self, inputs: dict[str, Any], **changes: Any) -> dict[str, Any]:
         inputs = {**inputs, **changes}
-        params = self._quick.render(inputs) if not self._closed else None
-        if params is None:
-            params = self._handle.apply(inputs)
-            self._quick.learn(inputs, params)
+        params = self._engine.apply(inputs)
         if params["grammar"] and not inputs.get("tools"):
             schema = inputs["json_schema"]
             grammar = widened(in_order(params["grammar"], [schema]), levels_of(schema))
@@ -444,8 +430,8 @@ class ChatTemplate:
         """Whether the template itself writes a requested schema into the prompt."""
         ask = {"messages": [{"role": "user", "content": "hello"}], "now": 0}
         try:
-            shown = self._handle.apply({**ask, "json_schema": {"type": "object"}})
-            return bool(shown["prompt"] != self._handle.apply(ask)["prompt"])
+            shown = self._engine.apply({**ask, "json_schema": {"type": "object"}})
+            return bool(shown["prompt"] != self._engine.apply(ask)["prompt"])
         except TemplateError:
             return False
 
@@ -460,7 +446,7 @@ class ChatTemplate:
         ask = {"messages": [{"role": "user", "content": "hello"}], "now": 0}
         try:
             asked = {**ask, "tools": tool_values([tool]), "tool_choice": "required"}
-            return "known" in self._handle.apply(asked)["grammar"]
+            return "known" in self._engine.apply(asked)["grammar"]
         except TemplateError:
             return False
 
@@ -473,12 +459,4 @@ class ChatTemplate:
 
     def _prompt_of(self, messages: list[dict[str, Any]]) -> str:
         inputs = {"messages": messages, "add_generation_prompt": False, "now": 0}
-        return _prompt_alone(self._handle, inputs)
-
-
-def _prompt_alone(handle: TemplateHandle, inputs: dict[str, Any]) -> str:
-    """The prompt of these inputs, in the quickest way."""
-    try:
-        return str(handle.apply({**inputs, "prompt_only": True})["prompt"])
-    except TemplateError:  # a family may need what llama.cpp adds to its messages
-        return str(handle.apply(inputs)["prompt"])
+        return self._engine.prompt(inputs)

@@ -1,4 +1,4 @@
-"""Quick rendering gives what llama.cpp gives, for every template and every turn."""
+"""A request of a known shape gets the answer of llama.cpp's chat code, for every template."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from llama_py.chat.messages import ChatRequest
+from llama_py.chat.templates.engine import TemplateEngine, _key
 from llama_py.chat.templates.inputs import inputs_of
-from llama_py.chat.templates.quick import QuickRenderer
+from llama_py.chat.templates.python_jinja import JinjaTemplate
 from llama_py.chat.templates.template import ChatTemplate
 from llama_py.errors import TemplateError
+from llama_py.tenants import Remembered
 from tests.chat import families
 from tests.chat.families import TOOLS, WEATHER
 from tests.chat.openai import chat_request
@@ -37,32 +39,84 @@ def requests(with_tools: bool) -> list[ChatRequest]:
     return [chat_request(conversation(turns, with_tools), tools=tools) for turns in (1, 2, 3, 5)]
 
 
+def answered_anew(engine: TemplateEngine, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The answer of llama.cpp's chat code, whatever shape is known."""
+    known, engine._known = engine._known, Remembered(1)
+    try:
+        return engine.apply(inputs)
+    finally:
+        engine._known = known
+
+
+def is_known(template: ChatTemplate, request: ChatRequest) -> bool:
+    key = _key(inputs_of(request))
+    return key is not None and bool(template._engine._known.get(key))
+
+
 @pytest.mark.parametrize("with_tools", [False, True], ids=["plain", "tools"])
 @pytest.mark.parametrize("name", families.names())
-def test_quick_is_what_llama_cpp_says(name: str, with_tools: bool) -> None:
-    template = families.load(name)
+def test_a_known_shape_is_answered_alike(name: str, with_tools: bool) -> None:
+    engine = families.load(name)._engine
     for request in requests(with_tools):
         inputs = inputs_of(request)
         try:
-            expected = template._handle.apply(inputs)
+            expected = answered_anew(engine, inputs)
         except TemplateError:
-            assert template._quick.render(inputs) is None
+            with pytest.raises(TemplateError):
+                engine.apply(inputs)
             continue
-        got = template._quick.render(inputs)
-        if got is None:
-            template._quick.learn(inputs, expected)
-        else:
-            assert got == expected
+        for _ in range(2):
+            assert engine.apply(inputs) == expected
 
 
-def test_most_templates_are_quick() -> None:
-    quick = 0
+def test_shapes_of_most_templates_are_known() -> None:
+    known = 0
     for name in families.names():
         template = families.load(name)
         for request in requests(False):
             template.render(request)
-        quick += template._quick.render(inputs_of(requests(False)[-1])) is not None
-    assert quick >= 0.85 * len(families.names())
+        known += is_known(template, requests(False)[-1])
+    assert known >= 0.85 * len(families.names())
+
+
+def test_a_known_shape_is_rendered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = families.load("Qwen-Qwen2.5-7B-Instruct")
+    for request in requests(False):
+        template.render(request)
+    rendered: list[Any] = []
+    render = JinjaTemplate.render
+
+    def counted(self: JinjaTemplate, *args: Any) -> str:
+        rendered.append(args)
+        return render(self, *args)
+
+    monkeypatch.setattr(JinjaTemplate, "render", counted)
+    template.render(chat_request([{"role": "user", "content": "x"}, *conversation(3, False)[1:]]))
+    template.render(requests(False)[-1])
+    assert len(rendered) <= 3
+    rendered.clear()
+    template.render(requests(False)[-1])
+    assert len(rendered) == 1
+
+
+def test_a_loop_that_a_word_starts_is_refused_cold_and_warm() -> None:
+    loop = "{%- for a in range(99999) -%}" * 2 + "{%- endfor -%}" * 2
+    source = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        f"{{%- if 'boom' in m['content'] -%}}{loop}{{%- endif -%}}"
+        "{{ m['content'] }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    said = []
+    for words in (("hello boom",), ("hello", "hello", "hello boom")):
+        template = ChatTemplate.from_text(source)
+        for text in words[:-1]:
+            template.render(chat_request([{"role": "user", "content": text}]))
+        with pytest.raises(TemplateError) as caught:
+            template.render(chat_request([{"role": "user", "content": words[-1]}]))
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    assert "takes more than" in said[0]
 
 
 def test_what_is_left_to_llama_cpp() -> None:
@@ -75,7 +129,7 @@ def test_what_is_left_to_llama_cpp() -> None:
         chat_request(parts),
     ):
         template.render(request)
-        assert template._quick.render(inputs_of(request)) is None
+        assert not is_known(template, request)
 
 
 def test_the_order_of_results_is_part_of_the_shape() -> None:
@@ -89,7 +143,8 @@ def test_the_order_of_results_is_part_of_the_shape() -> None:
     for order in (results, results[::-1]) * 2:
         request = chat_request([*head, *order], tools=TOOLS)
         assert (
-            template.render(request).prompt == template._handle.apply(inputs_of(request))["prompt"]
+            template.render(request).prompt
+            == answered_anew(template._engine, inputs_of(request))["prompt"]
         )
 
 
@@ -106,29 +161,7 @@ def test_the_number_of_shapes_is_limited() -> None:
     for i in range(80):
         request = chat_request(conversation(1, False), template_kwargs={"n": i})
         template.render(request)
-    assert len(template._quick._known) == 64
-
-
-def test_a_template_that_python_cannot_read() -> None:
-    info = {"source": "{% if %}", "source_tool_use": "", "caps": {}}
-    quick = QuickRenderer(lambda: info, "", "")
-    inputs = inputs_of(chat_request(conversation(1, False)))
-    quick.learn(inputs, {"prompt": "x", "generation_prompt": ""})
-    assert quick.render(inputs) is None
-
-
-@pytest.mark.parametrize("error", [TemplateError, RecursionError, KeyError, MemoryError])
-def test_whatever_goes_wrong_in_the_short_cut_llama_cpp_renders(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    template = families.load("Qwen-Qwen2.5-7B-Instruct")
-    expected = [template.render(request).prompt for request in requests(False)]
-
-    def fail(*_: object, **__: object) -> None:
-        raise error("no room")
-
-    monkeypatch.setattr(QuickRenderer, "_values", fail)
-    assert [template.render(request).prompt for request in requests(False)] == expected
+    assert len(template._engine._known) == 64
 
 
 def test_a_hundred_turns_render_in_milliseconds() -> None:
