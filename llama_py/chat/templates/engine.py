@@ -10,6 +10,7 @@ rendered once, and the rest is taken from the first request.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
@@ -37,6 +38,10 @@ _MOST_KNOWN = 64
 #: In templates with these words llama.cpp takes white space from around the messages, so that what
 #: it does depends on the words.
 _TRIMMED = "You have access to the following functions in JSONSchema format"
+
+
+#: In the marks that begin calls, whatever the family.
+_OF_CALLS = re.compile("tool|function|action", re.IGNORECASE)
 
 
 class _Form(NamedTuple):
@@ -153,7 +158,7 @@ class TemplateEngine:
         if known and (quick := self._as_before(inputs, known)):
             return quick
         renderings = _Renderings(length_of(inputs), inputs.get("now"))
-        params = self._handle.apply(inputs, renderings.answer)
+        params = _with_whole_thoughts(self._handle.apply(inputs, renderings.answer))
         renderings.check()
         if key is not None and known is None:
             self._known.put(key, self._learned(inputs, params, renderings) or False)
@@ -246,6 +251,33 @@ class TemplateEngine:
             if isinstance(first, str) and isinstance(second, str):
                 out[:2] = [{**out[1], "content": f"{first}\n{second}"}]
         return out
+
+
+def _with_whole_thoughts(params: dict[str, Any]) -> dict[str, Any]:
+    """The answer, where reasoning ends with its own mark or that of the answer.
+
+    Of some families llama.cpp says that the mark of a call ends it, too. A thought may mention
+    one, above all where somebody asks about tools.
+    """
+    ends = params["thinking_end_tags"]
+    parser = params["parser"]
+    if not ends or not parser["arena"] or not _OF_CALLS.search(parser["arena"]):
+        return params
+    arena = json.loads(parser["arena"])
+    nodes = arena["parsers"]
+    changed = False
+    for node in nodes:
+        inner = nodes[node["child"]] if node.get("tag") == "reasoning" else {}
+        delimiters = inner.get("delimiters", ())
+        kept = [each for each in delimiters if not _OF_CALLS.search(each)]
+        if kept and len(kept) < len(delimiters):
+            inner["delimiters"] = kept
+            changed = True
+    if not changed:
+        return params
+    kept = [each for each in ends if not _OF_CALLS.search(each)]
+    text = json.dumps(arena, ensure_ascii=False, separators=(",", ":"))
+    return {**params, "thinking_end_tags": kept, "parser": {**parser, "arena": text}}
 
 
 def _is_without_thoughts(message: Mapping[str, Any]) -> bool:
