@@ -439,13 +439,30 @@ class Llama(LlamaCppNames, CacheNames):
 
     # -- tokens --------------------------------------------------------------------------------
 
-    def tokenize(self, text: bytes | str, add_bos: bool = True, special: bool = False) -> list[int]:
+    def tokenize(
+        self,
+        text: bytes | str,
+        add_bos: bool = True,
+        special: bool = False,
+        *,
+        plain: bool = False,
+    ) -> list[int]:
         """Token ids of ``text``.
 
         Args:
             add_bos: add BOS / EOS as the model was trained with.
-            special: read texts such as ``<|im_end|>`` as the special tokens they name.
+            special: read texts such as ``<|im_end|>`` as the special tokens they name. Without it,
+                llama.cpp still reads those that the vocabulary calls user-defined, such as
+                ``<tool_call>``.
+            plain: read none of them, as in the messages of users: for texts of strangers.
+
+        Raises:
+            ParameterError: ``plain`` contradicts ``special``.
         """
+        if plain:
+            if special:
+                raise ParameterError("plain=True contradicts special=True: pass one of them")
+            return self.runtime.rendering.tokenize_plain(text, add_bos)
         if self._tokenizer is not None:
             data = text.encode("utf-8") if isinstance(text, str) else text
             tokens: list[int] = self._tokenizer.tokenize(data, add_bos, special)

@@ -251,6 +251,17 @@ class Rendering:
         most = media.limits.most_media if media is not None else 0
         return render_media(request, safely, self._read_medium, most)
 
+    def tokenize_plain(self, text: str | bytes, add_bos: bool) -> list[int]:
+        """Tokens of a text in which nothing is a special token, as in what users say."""
+        from llama_py.dialects.chat_requests import byte_ranges
+        from llama_py.memory.text_keys import TextKeys
+
+        said = text if isinstance(text, str) else bytes(text).decode("utf-8", "surrogateescape")
+        raw = said.encode("utf-8", "surrogateescape" if said is not text else "surrogatepass")
+        keys = TextKeys(self._loaded.model.vocab)
+        places = byte_ranges(said, self._markup_of_chats().token_ranges(said))
+        return keys.read(keys.mark(raw, places), add_special=add_bos)
+
     def _read_medium(self, part: ImagePart | AudioPart, where: str) -> Medium:
         media = self._loaded.media
         if media is None:

@@ -66,8 +66,6 @@ class ChatRequest:
         special_tokens_in_content: what the texts of special tokens in user and tool messages are:
             ``"text"``, ``"parse"`` (the tokens), or ``"refuse"`` (an error); None is the default
             of the model that was loaded.
-        system_anywhere: put system messages that the template does not take where they stand into
-            messages beside them (``chat.templates.system``); else the template decides.
         uses_tools: the reply may contain tool calls.
         shown_tools: the tools that the prompt lists.
         about_tools: it lists some, or there are calls or results in the conversation.
@@ -92,7 +90,6 @@ class ChatRequest:
     add_generation_prompt: bool = True
     now: int | None = None
     special_tokens_in_content: str | None = None
-    system_anywhere: bool = False
     uses_tools: bool = field(init=False, repr=False, compare=False)
     shown_tools: tuple[Tool, ...] = field(init=False, repr=False, compare=False)
     about_tools: bool = field(init=False, repr=False, compare=False)

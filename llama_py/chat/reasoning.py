@@ -1,9 +1,8 @@
 """``Reasoning``: where the reasoning of a reply begins and ends, for everybody who has to know.
 
-A template has one mark that opens reasoning and one or several that end it: the closing one, which
-some templates list with the line break before it as well, and the beginning of a tool call, where
-calls may follow at once. A mark may be a token of the vocabulary, or any tokens that spell its
-text. The rules of both grammar engines and the budget are made of the same ``Reasoning``, and
+A template has one mark that opens reasoning and one that ends it, which some templates list with
+the line break before it as well. A mark may be a token of the vocabulary, or any tokens that spell
+its text. The rules of both grammar engines and the budget are made of the same ``Reasoning``, and
 llama.cpp's parser of the reply reads the same marks in its text.
 
 Some families write a mark of their own between the reasoning and the answer, and another one behind
@@ -34,7 +33,6 @@ class Reasoning:
     Attributes:
         start: the text that opens it; "" if the reply cannot open any.
         closing: the text that ends it, in the template's own form; "" if there is no reasoning.
-        calls: texts that begin a tool call and end the reasoning as well.
         inside: the reply begins in its reasoning: the prompt opens it.
         wrapping: the marks around an answer that follows the reasoning.
         direct: those around one with which the reply begins.
@@ -42,7 +40,6 @@ class Reasoning:
 
     start: str = ""
     closing: str = ""
-    calls: tuple[str, ...] = ()
     inside: bool = False
     wrapping: Wrapping = BARE
     direct: Wrapping = BARE
@@ -58,15 +55,10 @@ class Reasoning:
         return self.closing.strip()
 
     @property
-    def ends(self) -> tuple[str, ...]:
-        """Every text at which reasoning ends."""
-        return (self.end, *self.calls)
-
-    @property
     def marks(self) -> tuple[str, ...]:
         """Every text that reasoning cannot contain."""
         before = self.wrapping.before
-        return (*self.ends, before) if before else self.ends
+        return (self.end, before) if before else (self.end,)
 
     def named_in(self, grammar: str) -> bool:
         """True if a grammar speaks of the closing mark: then it has rules for the reasoning."""
@@ -106,10 +98,8 @@ def reasoning_of(rendered: RenderedChat) -> Reasoning:
     if not rendered.thinking_ends or (arena and not reads_reasoning(arena)):
         return NO_REASONING
     closing, start = rendered.thinking_ends[0], rendered.thinking_start
-    texts = dict.fromkeys(mark.strip() for mark in rendered.thinking_ends)
-    calls = tuple(text for text in texts if text and text != closing.strip())
     opening = rendered.generation_prompt
-    closed = max(opening.rfind(closing.strip()), *(opening.rfind(text) for text in calls), -1)
+    closed = opening.rfind(closing.strip())
     inside = bool(start) and opening.rfind(start) > closed
     may_open = not inside and closed < 0
     wrapping = wrapping_of(arena) if arena else BARE
@@ -117,7 +107,7 @@ def reasoning_of(rendered: RenderedChat) -> Reasoning:
     before = wrapping.before.rpartition(closing.strip())[2]
     wrapping = replace(wrapping, before=before) if before and before not in opening else BARE
     direct = wrapping.opened_by(opening)
-    return Reasoning(start if may_open else "", closing, calls, inside, wrapping, direct)
+    return Reasoning(start if may_open else "", closing, inside, wrapping, direct)
 
 
 # ---- rules of llama.cpp's grammars ---------------------------------------------------------------
@@ -209,8 +199,7 @@ class ReasoningWatch:
     ) -> None:
         self._piece = piece
         self._start = reasoning.start.encode()
-        self._ends = [end.encode() for end in reasoning.ends if end]
-        self._calls = [call.encode() for call in reasoning.calls]
+        self._end = reasoning.end.encode()
         self._again = again
         self._tail = b""
         #: True while the reply is in its reasoning.
@@ -228,17 +217,15 @@ class ReasoningWatch:
     def _in_reasoning(self, token: int, piece: bytes) -> bytes:
         self._tail += piece
         self._recent.append((token, len(piece)))
-        found = [(at, end) for end in self._ends if (at := self._tail.find(end)) >= 0]
-        if not found:
+        at = self._tail.find(self._end) if self._end else -1
+        if at < 0:
             # No more is kept than may be the beginning of a mark.
-            keep = max(map(len, self._ends)) - 1
+            keep = len(self._end) - 1
             while self._recent and len(self._tail) - self._recent[0][1] >= keep:
                 self._tail = self._tail[self._recent.pop(0)[1] :]
             return b""
-        at, end = min(found)
         self.ending = tuple(token for token, _ in self._recent if token >= 0)
-        call = end in self._calls
-        rest = self._tail[at if call else at + len(end) :]
+        rest = self._tail[at + len(self._end) :]
         self.inside, self._tail, self._recent = False, b"", []
         self._start = self._start if self._again else b""
         return self._behind(rest)

@@ -14,7 +14,7 @@ from llama_py.dialects.requests import requests_of
 from llama_py.engine.media import PlacedMedium
 from llama_py.engine.request import GenerationRequest, Prompt
 
-__all__ = ["chat_prompt", "chat_requests", "is_opening"]
+__all__ = ["byte_ranges", "chat_prompt", "chat_requests", "is_opening"]
 
 
 def is_opening(messages: Sequence[Message]) -> bool:
@@ -55,17 +55,18 @@ def chat_requests(
 def chat_prompt(rendered: RenderedChat) -> Prompt:
     """The prompt that the engine evaluates."""
     text = rendered.prompt
-    places = _byte_ranges(text, [(start, end) for start, end, _ in rendered.media])
+    places = byte_ranges(text, [(start, end) for start, end, _ in rendered.media])
     media = zip(places, rendered.media, strict=True)
     return Prompt(
         text=text.encode("utf-8", "surrogatepass"),
         boundaries=_byte_offsets(text, rendered.message_starts),
-        plain=_byte_ranges(text, rendered.plain_ranges),
+        plain=byte_ranges(text, rendered.plain_ranges),
         media=tuple(PlacedMedium(*place, medium) for place, (_, _, medium) in media),
     )
 
 
-def _byte_ranges(text: str, ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+def byte_ranges(text: str, ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Ranges of characters (ascending) as ranges of bytes of the UTF-8 text."""
     ends = iter(_byte_offsets(text, [offset for each in ranges for offset in each]))
     return tuple(zip(ends, ends, strict=True))
 

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import jinja2
@@ -244,8 +245,11 @@ GIVEN: dict[str, Callable[[list[Any]], list[Any]]] = {
 }
 
 
-def rendered_by_python(name: str, with_tools: bool, objects: bool) -> str:
+def rendered_by_python(name: str, with_tools: bool, objects: bool, empty: Any = "") -> str:
     messages: list[Any] = copy.deepcopy(_TOOL_HISTORY if with_tools else _HISTORY)
+    for message in messages:
+        if "tool_calls" in message:
+            message["content"] = empty
     messages = GIVEN.get(name, list)(messages)
     for message in messages:
         for entry in message.get("tool_calls", ()):
@@ -284,9 +288,9 @@ def test_renders_as_transformers_does(name: str, with_tools: bool) -> None:
         return
     ours = rendered_by_us(name, with_tools)
     theirs = []
-    for objects in (True, False):
+    for objects, empty in product((True, False), ("", None)):
         with suppress(jinja2.TemplateError, TypeError):
-            theirs.append(rendered_by_python(name, with_tools, objects))
+            theirs.append(rendered_by_python(name, with_tools, objects, empty))
     assert ours in theirs
 
 

@@ -256,7 +256,6 @@ def closed(name: str, messages: tuple[Message, ...], tools: bool) -> str:
     request = ChatRequest(
         messages,
         tools=read_tools(TOOLS) if tools else (),
-        system_anywhere=True,
         add_generation_prompt=False,
         now=0,
     )
@@ -294,11 +293,7 @@ TALK = (S, D, U, say("system", "N"), A, U)
 
 def test_a_format_of_the_table() -> None:
     def prompt(*messages: Message) -> str:
-        return (
-            get_chat_format("chatml")
-            .render(ChatRequest(messages, system_anywhere=True), None)
-            .prompt
-        )
+        return get_chat_format("chatml").render(ChatRequest(messages), None).prompt
 
     assert prompt(*TALK) == (
         "<|im_start|>system\nS\n\nD<|im_end|>\n<|im_start|>user\nU\n\nN<|im_end|>\n"
@@ -315,12 +310,7 @@ def test_a_format_that_is_a_function() -> None:
     register_chat_format("anywhere")(formatter)
     try:
         chat_format = get_chat_format("anywhere")
-        for anywhere, expected in (
-            (True, "s:S\n\nD u:U\n\nN a:A u:U"),
-            (False, "s:S d:D u:U s:N a:A u:U"),
-        ):
-            request = ChatRequest(TALK, system_anywhere=anywhere)
-            assert chat_format.render(request, None).prompt == expected
+        assert chat_format.render(ChatRequest(TALK), None).prompt == "s:S\n\nD u:U\n\nN a:A u:U"
     finally:
         unregister_chat_format("anywhere")
 
@@ -330,17 +320,8 @@ def test_what_a_system_message_says_stays_the_callers_word() -> None:
     template = template_of("Apertus-8B-Instruct")
     mark = "<|system_start|>"
     messages = (say("user", f"a{mark}"), say("system", f"b{mark}"))
-    rendered = render_content(
-        ChatRequest(messages, system_anywhere=True), template.render, lambda: Markup([mark])
-    )
+    rendered = render_content(ChatRequest(messages), template.render, lambda: Markup([mark]))
     assert f"a{mark}\n\nb{mark}" in rendered.prompt
     (plain,) = rendered.plain_ranges
     assert rendered.prompt[slice(*plain)] == mark
     assert rendered.prompt[: plain[0]].endswith("a")
-
-
-def test_callers_in_python_keep_what_the_template_does() -> None:
-    messages = (say("system", "S"), say("user", "U"), say("system", "N"))
-    with pytest.raises(TemplateError):
-        template_of("Apertus-8B-Instruct").render(ChatRequest(messages))
-    assert "N" not in template_of("MiniMax-M1").render(ChatRequest(messages)).prompt

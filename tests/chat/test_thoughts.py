@@ -1,4 +1,4 @@
-"""A thought may mention the marks of calls: it goes on until its own end, with tools and without."""
+"""A thought may mention the marks of calls, and goes on until its own end."""
 
 from __future__ import annotations
 
@@ -44,9 +44,8 @@ def test_a_mark_of_calls_in_a_thought_is_a_part_of_it(
         pytest.skip("has several kinds of messages")
     begun = rendered.thinking_start.strip() in rendered.generation_prompt
     thought = f"I could write {mark} here, but no."
-    text = (
-        f"{'' if begun else rendered.thinking_start}{thought}{rendered.thinking_ends[0]}\n\nDone."
-    )
+    start = "" if begun else rendered.thinking_start
+    text = f"{start}{thought}{rendered.thinking_ends[0]}\n\nDone."
     whole = parse_reply(rendered, text)
     stream = ChatStream(rendered)
     for char in text:

@@ -91,7 +91,7 @@ def test_instructions_and_developers(seen: Seen) -> None:
     ]  # fmt: skip
 
 
-def test_neighbours_of_one_side_are_one_message(seen: Seen) -> None:
+def test_a_reply_is_one_message_and_users_have_each_their_own(seen: Seen) -> None:
     items = [
         user("<environment>"),
         user("do it"),
@@ -107,7 +107,8 @@ def test_neighbours_of_one_side_are_one_message(seen: Seen) -> None:
         user("thanks"),
     ]  # fmt: skip
     assert messages_of(seen, items) == [
-        said("user", "<environment>\n\ndo it"),
+        said("user", "<environment>"),
+        said("user", "do it"),
         said("assistant", Thinking("hm"), "I will.\nNo.",
              ToolCall("a", '{"x": 1}', "1"), ToolCall("b", "{}", "2")),
         said("tool", ToolResult("1", (Text("one"),), name="a")),

@@ -101,9 +101,7 @@ def _rendered(template: Any, messages: Messages, tools: Any) -> tuple[Prompt, ..
     found = []
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
-            request = chat_request(
-                messages[:index], tools=tools, system_anywhere=True, now=0, enable_thinking=False
-            )
+            request = chat_request(messages[:index], tools=tools, now=0, enable_thinking=False)
             rendered = template.render(request)
             starts = tuple(len(rendered.prompt[:at].encode()) for at in rendered.message_starts)
             found.append(Prompt(rendered.prompt.encode(), starts))

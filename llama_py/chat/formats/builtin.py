@@ -65,9 +65,7 @@ class BuiltinFormat:
         Raises:
             TemplateError: there are tools or their results, which it cannot express.
         """
-        messages = request.messages
-        if request.system_anywhere:
-            messages = place_system(messages, FixedSlots())
+        messages = place_system(request.messages, FixedSlots())
         said = [self._said(each) for each in messages]
         if request.uses_tools:
             raise self._no_tools()

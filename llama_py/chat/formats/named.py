@@ -76,9 +76,7 @@ class NamedFormat:
         )
 
     def _pieces(self, request: ChatRequest) -> list[str]:
-        placed = request.messages
-        if request.system_anywhere:
-            placed = place_system(placed, FixedSlots())
+        placed = place_system(request.messages, FixedSlots())
         systems = [_plain_text(m) for m in placed if m.role in ("system", "developer")]
         messages = [m for m in placed if m.role not in ("system", "developer")]
         system = "\n\n".join(systems) or self.default_system

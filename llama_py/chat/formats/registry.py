@@ -70,9 +70,7 @@ class _Function:
         self._formatter = formatter
 
     def render(self, request: ChatRequest, model: Any) -> RenderedChat:
-        messages = request.messages
-        if request.system_anywhere:
-            messages = place_system(messages, FixedSlots(several=False))
+        messages = place_system(request.messages, FixedSlots(several=False))
         own: dict[str, Any] = {
             "messages": message_values(messages),
             "tools": tool_values(request.shown_tools) or None,

@@ -294,10 +294,8 @@ class Guide:
             rest, direct = f"(call | {rest})", f"(call | {direct})"
         if not reasoning.possible:
             return [f"start: LEAD? {direct}", *rules]
-        rules += self._thoughts(reasoning, calls)
+        rules += self._thoughts(reasoning)
         ways = f"thought LEAD? {rest}"
-        if reasoning.calls and calls:
-            ways = f"{ways} | interrupted"
         if reasoning.inside:
             return [f"start: {ways}", *rules]
         opened = f"LEAD? {self._spelled(reasoning.start)} ({ways})"
@@ -313,37 +311,27 @@ class Guide:
             parts.append(f"({self._spelled(mark.text)}){'' if mark.needed else '?'}")
         return " ".join(parts)
 
-    def _thoughts(self, reasoning: Reasoning, calls: Sequence[CallOpening]) -> list[str]:
-        """Rules of reasoning with its end: ``thought``, and ``interrupted`` by a call.
+    def _thoughts(self, reasoning: Reasoning) -> list[str]:
+        """Rules of reasoning with its end: ``thought``.
 
         A mark ends it as special tokens, and as the text that other tokens spell. All other special
         tokens may be part of it, but for those that end a reply.
         """
         marks = "|".join(slashes(re.escape(mark)) for mark in reasoning.marks)
         rules = [f"FREE: /{_ANY}/ & ~/{_ANY}({marks}){_ANY}/"]
-        rules += self._ended("thought", [reasoning.end], marks)
-        if reasoning.calls and calls:
-            ways = []
-            for number, end in enumerate(reasoning.calls):
-                rules += self._ended(f'interruption{number}[capture="call"]', [end], marks)
-                begun = [opening for opening in calls if opening.mark.startswith(end)]
-                opening = begun[0] if begun else CallOpening(end)
-                rest = opening.mark[len(end) :]
-                behind = (rest, *opening.behind) if rest else opening.behind
-                ways.append(f"interruption{number} {_lark_behind(behind)}")
-            rules.append(f"interrupted: {' | '.join(ways)}")
+        rules += self._ended(reasoning.end, marks)
         ending = {self._first_special(mark) for mark in reasoning.marks}
         others = sorted({*self._special.values()} - ending - self.eog)
         between = f"(FREE <[{','.join(map(str, others))}]>)*" if others else '""'
         return [*rules, f"between: {between}"]
 
-    def _ended(self, name: str, ends: Sequence[str], marks: str) -> list[str]:
-        """The rule ``name`` of reasoning that ends with one of these marks."""
-        terminal = re.sub(r"\W.*", "", name).upper()
-        texts = "|".join(slashes(re.escape(end)) for end in ends)
-        as_text = f"{terminal}: /{_ANY}({texts})/ & ~/{_ANY}({marks})(.|\\n)+/"
-        ways = [f"FREE {self._mark(end)}" for end in ends if self._first_special(end) is not None]
-        return [as_text, f"{name}: between ({' | '.join([*ways, terminal])})"]
+    def _ended(self, end: str, marks: str) -> list[str]:
+        """The rule of reasoning that ends with this mark."""
+        text = slashes(re.escape(end))
+        as_text = f"THOUGHT: /{_ANY}({text})/ & ~/{_ANY}({marks})(.|\\n)+/"
+        special = self._first_special(end) is not None
+        ways = [f"FREE {self._mark(end)}", "THOUGHT"] if special else ["THOUGHT"]
+        return [as_text, f"thought: between ({' | '.join(ways)})"]
 
     def _first_special(self, text: str) -> int | None:
         """The first special token in a text."""

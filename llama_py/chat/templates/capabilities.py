@@ -11,7 +11,7 @@ from typing import Any
 
 from llama_py.errors import TemplateError
 
-__all__ = ["capabilities_of"]
+__all__ = ["capabilities_of", "tells_nothing_apart"]
 
 Values = dict[str, Any]
 Render = Callable[[Values], str]
@@ -74,6 +74,29 @@ def capabilities_of(render: Render) -> dict[str, bool]:
     }
 
 
+def tells_nothing_apart(render: Render) -> bool:
+    """Whether a call without words is written otherwise than one with an empty text.
+
+    Then the template means null, which OpenAI's form has there; some write an empty message else.
+    """
+    prompts = []
+    for content in ("", None):
+        asking = {"role": "assistant", "content": content, "tool_calls": [_call(1, {_KEY: _VALUE})]}
+        result = {"role": "tool", "content": "Result", "tool_call_id": "call00001", "name": _NAME}
+        values = {"messages": [_USER, asking, result, _USER], "tools": [_TOOL]}
+        try:
+            prompts.append(render({"bos_token": "", "eos_token": "", **values}))
+        except TemplateError:
+            return False
+    empty, null = prompts
+    return null != empty and "none" not in null.lower() and "null" not in null
+
+
+def _call(number: int, arguments: Any) -> Values:
+    function = {"name": _NAME, "arguments": arguments}
+    return {"id": f"call0000{number}", "type": "function", "function": function}
+
+
 def _contents(shown: Callable[..., str]) -> dict[str, bool]:
     """Whether the content of a message may be a text, and a list of parts."""
     text = shown({"role": "user", "content": _SAID})
@@ -84,14 +107,7 @@ def _contents(shown: Callable[..., str]) -> dict[str, bool]:
 
 def _calls(shown: Callable[..., str], first: Any, second: Any) -> str:
     """A conversation with two calls; where a template takes one only, with that."""
-    calls = [
-        {
-            "id": f"call0000{number}",
-            "type": "function",
-            "function": {"name": _NAME, "arguments": each},
-        }
-        for number, each in enumerate((first, second), 1)
-    ]
+    calls = [_call(1, first), _call(2, second)]
     for some in (calls, calls[:1]):
         asking = {"role": "assistant", "content": "", "tool_calls": some}
         results = [

@@ -13,11 +13,11 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise, product, starmap
 from typing import Any, Literal, NamedTuple
 
-from llama_py.chat.templates.capabilities import capabilities_of
+from llama_py.chat.templates.capabilities import capabilities_of, tells_nothing_apart
 from llama_py.chat.templates.python_jinja import (
     TemplateBudget,
     TemplateLimitError,
@@ -102,7 +102,7 @@ class _Renderings:
 
     def _render(self, source: str, values: Values) -> str:
         try:
-            return template_of(source).render(values, self._budget, self._now)
+            return template_of(source).render(_with_nulls(source, values), self._budget, self._now)
         except TemplateLimitError as error:
             self.refusal = error
             raise
@@ -180,7 +180,9 @@ class TemplateEngine:
         except ValueError:  # arguments that are no JSON
             return None
         template = template_of(self._source(inputs))
-        prompt = template.render(values, TemplateBudget(length_of(values))).removeprefix(known.bos)
+        budget = TemplateBudget(length_of(values))
+        prompt = template.render(_with_nulls(template.source, values), budget)
+        prompt = prompt.removeprefix(known.bos)
         if not prompt.endswith(known.params["generation_prompt"]):
             return None
         return {**known.params, "prompt": prompt}
@@ -278,6 +280,27 @@ def _with_whole_thoughts(params: dict[str, Any]) -> dict[str, Any]:
     kept = [each for each in ends if not _OF_CALLS.search(each)]
     text = json.dumps(arena, ensure_ascii=False, separators=(",", ":"))
     return {**params, "thinking_end_tags": kept, "parser": {**parser, "arena": text}}
+
+
+@lru_cache(16)
+def _tells_nothing_apart(source: str) -> bool:
+    return tells_nothing_apart(template_of(source).render)
+
+
+def _with_nulls(source: str, values: Values) -> Values:
+    """The variables, with null for the words of a call that has none, where that matters."""
+    messages = values["messages"]
+    if not any(message.get("tool_calls") for message in messages):
+        return values
+    if not _tells_nothing_apart(source):
+        return values
+    nulls = [
+        {**message, "content": None}
+        if message.get("tool_calls") and message.get("content") == ""
+        else message
+        for message in messages
+    ]
+    return {**values, "messages": nulls}
 
 
 def _is_without_thoughts(message: Mapping[str, Any]) -> bool:

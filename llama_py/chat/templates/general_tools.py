@@ -19,7 +19,8 @@ from dataclasses import replace
 
 from llama_py.chat.conversation import Message, Part, Text, Thinking, Tool, ToolCall, ToolResult
 from llama_py.chat.templates.inputs import tool_values
-from llama_py.chat.templates.system import Slots, place_system
+from llama_py.chat.templates.normal_form import normal_form
+from llama_py.chat.templates.system import Slots
 
 __all__ = ["CALL_MARK", "calling_template", "written_out"]
 
@@ -112,8 +113,7 @@ def written_out(
             rest[0] = replace(rest[0], parts=(Text(text),))
         else:
             rest.insert(0, Message("system", (Text(declared),)))
-    placed = place_system(rest, slots)
-    return placed if slots.adjacent_users else tuple(_alternating(placed))
+    return normal_form(rest, slots)
 
 
 def _with_results(messages: Sequence[Message]) -> Iterable[Message]:
@@ -160,29 +160,3 @@ def _answer(results: Sequence[ToolResult], order: Sequence[str]) -> Message:
 def _text_of(parts: Iterable[Part], between: str) -> str:
     """The texts among these parts as one."""
     return between.join(part.text for part in parts if isinstance(part, Text))
-
-
-def _joined(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """Parts of which no two that meet are texts: those become one."""
-    out: list[Part] = []
-    for part in parts:
-        before = out[-1] if out else None
-        if isinstance(part, Text) and isinstance(before, Text):
-            out[-1] = Text(f"{before.text}\n\n{part.text}")
-        else:
-            out.append(part)
-    return tuple(out)
-
-
-def _alternating(messages: Sequence[Message]) -> Iterable[Message]:
-    """With messages of the user that meet as one, for templates that want roles to alternate."""
-    last: Message | None = None
-    for message in messages:
-        if last is not None and last.role == message.role == "user":
-            last = replace(last, parts=_joined((*last.parts, *message.parts)))
-            continue
-        if last is not None:
-            yield last
-        last = message
-    if last is not None:
-        yield last

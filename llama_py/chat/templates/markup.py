@@ -107,6 +107,19 @@ class Markup:
                 if (found := text[at : at + length]) in texts:
                     yield at, found
 
+    def token_ranges(self, text: str) -> list[tuple[int, int]]:
+        """Where the text has those of special tokens: (start, end) in characters, disjoint."""
+        ranges: list[tuple[int, int]] = []
+        for start, found in self.find(text):
+            end = start + len(found)
+            if found not in self.tokens:
+                continue
+            if ranges and start < ranges[-1][1]:
+                ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
+            else:
+                ranges.append((start, end))
+        return ranges
+
 
 # ---- what a template writes and looks for -----------------------------------------------------
 

@@ -3,8 +3,8 @@
 A system message has a place if the prompt with it is the prompt without it and one more piece
 there, if that piece contains its text once, and if it is marked as neither the user's nor the
 assistant's. So a template that refuses the message, drops it, moves it to the front, writes it like
-a user's, or lets the list of tools move behind it, does not take it. Nor is there a place at the
-beginning where a template writes that message into the last turn.
+a user's, or lets the list of tools move behind it, does not take it. Where a template writes the
+message that begins a conversation into the user's last turn, that is a place of its own kind.
 """
 
 from __future__ import annotations
@@ -69,6 +69,11 @@ class ProbedSlots:
         return self._takes_first(_TALK, 0)
 
     @cached_property
+    def last_turn(self) -> bool:
+        prompt = self._prompt(_put(_TALK, 0, "system"))
+        return not self.first and prompt is not None and prompt.count(_NEW) == 1
+
+    @cached_property
     def several(self) -> bool:
         return self._takes_first((_SYSTEM, *_TALK), 1)
 
@@ -82,7 +87,21 @@ class ProbedSlots:
 
     @cached_property
     def adjacent_users(self) -> bool:
-        return self._prompt((_TALK[0], _TALK[2])) is not None
+        return self._shows((_TALK[0], _TALK[2]))
+
+    @cached_property
+    def adjacent_replies(self) -> bool:
+        return self._shows((_TALK[0], _TALK[1], _say("assistant", "Date."), _TALK[2]))
+
+    @cached_property
+    def without_user(self) -> bool:
+        alone = (_SYSTEM, _TALK[1])
+        return self._prompt(alone) is not None or self._prompt(alone[1:]) is not None
+
+    def _shows(self, messages: Messages) -> bool:
+        """Whether a conversation is in its prompt as it is."""
+        prompt = self._prompt(messages)
+        return prompt is not None and _ordered(prompt, messages)
 
     def _prompt(self, messages: Messages, *, tools: bool = False) -> str | None:
         """The prompt of a conversation, or None if the template refuses it."""

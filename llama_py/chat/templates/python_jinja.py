@@ -583,6 +583,7 @@ class JinjaTemplate:
     def __init__(self, source: str) -> None:
         if problem := template_problem(source):
             raise TemplateError(f"the chat template cannot be used: {problem}")
+        self.source = source
         self._compiled = _compile(source)
         self._changes = bool(_MUTATING.search(source))
 

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from llama_py.chat.conversation import Message, Part, Text, ToolCall, ToolResult
 from llama_py.quick_dataclass import dataclass
 
-__all__ = ["FixedSlots", "Slots", "has_system", "place_system"]
+__all__ = ["FixedSlots", "Slots", "fused", "has_system", "is_system", "place_system"]
 
 P = TypeVar("P", bound=Part)
 
@@ -28,6 +28,10 @@ class Slots(Protocol):
     @property
     def first(self) -> bool:
         """One at the beginning."""
+
+    @property
+    def last_turn(self) -> bool:
+        """One at the beginning is written into the user's last turn, if that is the last one."""
 
     @property
     def several(self) -> bool:
@@ -45,16 +49,27 @@ class Slots(Protocol):
     def adjacent_users(self) -> bool:
         """Two messages of a user in a row; else they have to alternate."""
 
+    @property
+    def adjacent_replies(self) -> bool:
+        """Two messages of the assistant in a row."""
+
+    @property
+    def without_user(self) -> bool:
+        """A conversation in which no user says anything."""
+
 
 @dataclass(frozen=True, slots=True)
 class FixedSlots:
     """The ``Slots`` of a format that is known to take system messages at the beginning only."""
 
     first: bool = True
+    last_turn: bool = False
     several: bool = True
     later: bool = False
     after_results: bool = False
     adjacent_users: bool = True
+    adjacent_replies: bool = True
+    without_user: bool = True
 
 
 def has_system(messages: Sequence[Message]) -> bool:
@@ -69,9 +84,9 @@ def place_system(messages: Sequence[Message], slots: Slots) -> tuple[Message, ..
     message or the result of a tool before it, or else into the user's message behind it; between
     assistants it becomes a user's message. None stays between a call and its results.
     """
-    count = next((i for i, each in enumerate(messages) if not _is_system(each)), len(messages))
+    count = next((i for i, each in enumerate(messages) if not is_system(each)), len(messages))
     head, rest = messages[:count], _behind_results(messages[count:])
-    if not slots.first:
+    if not slots.first and not (slots.last_turn and messages[-1].role == "user"):
         head, rest = (), [*head, *rest]
     elif count > 1 and not slots.several:
         head = (replace(head[0], parts=(Text(_joined(map(_text_of, head))),)),)
@@ -87,7 +102,7 @@ def _behind_results(messages: Sequence[Message]) -> list[Message]:
     held: list[Message] = []
     calling = False
     for message in messages:
-        if calling and _is_system(message):
+        if calling and is_system(message):
             held.append(message)
             continue
         if message.role != "tool":
@@ -108,10 +123,10 @@ class _Folding:
         self._extended = False  # the last message is a user's, and took a system message
 
     def add(self, message: Message) -> None:
-        if not _is_system(message):
+        if not is_system(message):
             self._add_turn(message)
             return
-        turns = (each.role for each in reversed(self._out) if not _is_system(each))
+        turns = (each.role for each in reversed(self._out) if not is_system(each))
         behind = next(turns, None)
         slots = self._slots
         taken = slots.after_results if behind == "tool" else slots.later and bool(behind)
@@ -132,12 +147,12 @@ class _Folding:
     def _add_turn(self, message: Message) -> None:
         if self._waiting and message.role == "user":
             text = Text(_joined(self._waiting))
-            message = replace(message, parts=_fused((text,), message.parts))
+            message = replace(message, parts=fused((text,), message.parts))
             self._waiting = []
         self._speak()
         if self._extended and message.role == "user" and not self._slots.adjacent_users:
             last = self._out[-1]
-            self._out[-1] = replace(last, parts=_fused(last.parts, message.parts))
+            self._out[-1] = replace(last, parts=fused(last.parts, message.parts))
             return
         self._extended = False
         self._out.append(message)
@@ -149,7 +164,8 @@ class _Folding:
             self._waiting = []
 
 
-def _is_system(message: Message) -> bool:
+def is_system(message: Message) -> bool:
+    """Whether it is one of the caller, not of a side."""
     return message.role in _SYSTEM
 
 
@@ -165,12 +181,12 @@ def _with_text(message: Message, text: str) -> Message:
     """A user's message, or the result of a tool, with a text at its end."""
     *others, last = message.parts or (Text(""),)
     if isinstance(last, ToolResult):
-        result = replace(last, content=_fused(last.content, (Text(text),)))
+        result = replace(last, content=fused(last.content, (Text(text),)))
         return replace(message, parts=(*others, result))
-    return replace(message, parts=_fused(message.parts, (Text(text),)))
+    return replace(message, parts=fused(message.parts, (Text(text),)))
 
 
-def _fused(one: tuple[P, ...], other: tuple[P, ...]) -> tuple[P | Text, ...]:
+def fused(one: tuple[P, ...], other: tuple[P, ...]) -> tuple[P | Text, ...]:
     """Both; texts that meet become one, because some templates put nothing between two."""
     if one and other and isinstance(one[-1], Text) and isinstance(other[0], Text):
         return (*one[:-1], Text(_joined((one[-1].text, other[0].text))), *other[1:])

@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
@@ -39,8 +39,8 @@ from llama_py.chat.templates.boundaries import find_starts, learn_delimiters
 from llama_py.chat.templates.engine import TemplateEngine
 from llama_py.chat.templates.general_tools import calling_template, written_out
 from llama_py.chat.templates.inputs import inputs_of, tool_values
+from llama_py.chat.templates.normal_form import normal_form
 from llama_py.chat.templates.probes import ProbedSlots
-from llama_py.chat.templates.system import has_system, place_system
 from llama_py.chat.wrapping import says_one_answer
 from llama_py.errors import TemplateError
 from llama_py.params import GrammarSpec
@@ -198,9 +198,8 @@ class ChatTemplate:
         self._look_for_languages(request)
         if request.about_tools and self.tool_form == "hermes":
             return self._render_written_out(request, schema_grammar)
-        messages: Sequence[Message] = request.messages
-        if request.system_anywhere and has_system(messages):
-            messages = place_system(messages, self._slots)
+        going_on = bool(request.continue_final_message)
+        messages = normal_form(request.messages, self._slots, goes_on=going_on)
         schema, inputs = request.schema, inputs_of(request, messages)
         if request.uses_tools:
             params = self._apply_tools(request, inputs, schema_grammar)
@@ -232,17 +231,13 @@ class ChatTemplate:
     def _render_written_out(self, request: ChatRequest, schema_grammar: bool) -> RenderedChat:
         """A conversation with tools in the form of ``general_tools``."""
         messages = written_out(request.messages, request.shown_tools, self._slots)
-        plain = replace(
-            request, messages=messages, tools=(), tool_choice=ToolChoice(), system_anywhere=False
-        )
+        plain = replace(request, messages=messages, tools=(), tool_choice=ToolChoice())
         if not request.uses_tools:
             return self.render(plain, schema_grammar=schema_grammar)
         own = self._apply(inputs_of(plain))
         caller = self._caller(own, plain)
         going_on = messages[-1:] if request.continue_final_message else ()
-        asked = replace(
-            request, messages=(_HELLO, *going_on), system_anywhere=False, template_kwargs={}
-        )
+        asked = replace(request, messages=(_HELLO, *going_on), template_kwargs={})
         params = caller._apply_tools(asked, inputs_of(asked), schema_grammar)
         params = {
             **params,

@@ -417,14 +417,14 @@ _READERS: dict[str, Callable[[Mapping[str, Any], str], str]] = {
 
 
 def _united(role: Role, messages: Sequence[Message]) -> Sequence[Message]:
-    """What one role says in a row: one message, unless it is the system's or a tool's."""
-    if len(messages) == 1 or role not in ("user", "assistant"):
+    """What the assistant says in a row is one message."""
+    if len(messages) == 1 or role != "assistant":
         return messages
     parts = [part for message in messages for part in message.parts]
     thought = _joined([part.text for part in parts if isinstance(part, Thinking)])
     words = _said_in(parts)
     calls = [part for part in parts if isinstance(part, ToolCall)]
     said: list[Part] = [Thinking(thought)] if thought else []
-    if any(words) or role == "user":
+    if any(words):
         said += _parts_of(words)
     return [Message(role, (*said, *calls))]

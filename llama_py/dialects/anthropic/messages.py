@@ -134,7 +134,6 @@ def _chat_request(
         reasoning_effort=_EFFORTS.get(effort) if isinstance(effort, str) else None,
         reasoning_budget=thinking.budget,
         continue_final_message=is_opening(messages),
-        system_anywhere=True,
     )
 
 

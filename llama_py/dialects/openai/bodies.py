@@ -75,7 +75,6 @@ def read_chat(
             context,
             messages,
             stream=body.get("stream"),
-            system_anywhere=True,
             lenient_tools=not limits.strict,
             goes_on=True,
             **options,

@@ -79,7 +79,6 @@ def parse_chat(
     messages: Any,
     *,
     stream: bool | None = False,
-    system_anywhere: bool = False,
     lenient_tools: bool = False,
     goes_on: bool = False,
     **given: Unpack[ChatOptions],
@@ -90,7 +89,6 @@ def parse_chat(
 
     Args:
         messages: OpenAI messages.
-        system_anywhere: see ``ChatRequest``.
         lenient_tools: what of a tool's schema cannot be enforced is no error; see ``enforceable``.
         goes_on: an assistant message at the end is the beginning of the reply, unless
             ``continue_final_message`` says something else.
@@ -101,7 +99,7 @@ def parse_chat(
     """
     options = CHAT.read(given)
     head = ResponseHead.read(options, stream, context, "chatcmpl")
-    request = _chat_request(options, messages, system_anywhere, lenient_tools, goes_on)
+    request = _chat_request(options, messages, lenient_tools, goes_on)
     _check_grammar(options, request)
     logprobs = _logprobs(options, context)
     max_tokens = options.get("max_tokens") or 0
@@ -128,7 +126,7 @@ def parse_chat(
 
 
 def _chat_request(
-    options: ChatOptions, given: Any, system_anywhere: bool, lenient_tools: bool, goes_on: bool
+    options: ChatOptions, given: Any, lenient_tools: bool, goes_on: bool
 ) -> ChatRequest:
     for old, new in (("functions", "tools"), ("function_call", "tool_choice")):
         if old in options and new in options:
@@ -156,7 +154,6 @@ def _chat_request(
         continue_final_message=_continuation(options, messages, goes_on),
         add_generation_prompt=options.get("add_generation_prompt") is not False,
         special_tokens_in_content=options.get("special_tokens_in_content"),
-        system_anywhere=system_anywhere,
     )
 
 

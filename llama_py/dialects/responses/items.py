@@ -228,8 +228,10 @@ class _ItemReader:
         if role in ("system", "developer"):
             self._end()
             self._messages.append(Message(role, _content(item, "content", NO_SENSES)))
-        elif role == "user":
-            self._side(role).said.append(_content(item, "content", self._senses))
+        elif role == "user":  # each is a message of its own: the template decides
+            self._end()
+            said = _joined([*_content(item, "content", self._senses)], _MESSAGES)
+            self._messages.append(Message(role, (*(said or [Text("")]),)))
         elif role == "assistant":
             content = _content(item, "content", NO_SENSES, alone=True)
             self._side(role).said.append(content)

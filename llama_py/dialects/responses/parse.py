@@ -247,7 +247,6 @@ def _chat_request(fields: Fields, messages: Sequence[Message], tools: Tools) -> 
         enable_thinking=False if budget == 0 else None,
         reasoning_effort=_effort(fields),
         reasoning_budget=budget,
-        system_anywhere=True,
     )
 
 
