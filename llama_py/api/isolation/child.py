@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from llama_py.api.facts import ContextFacts
 from llama_py.api.isolation.codec import Codec
 from llama_py.api.isolation.connection import MessageSocket
-from llama_py.api.isolation.messages import Down, Facts, Row, Up, row_of
+from llama_py.api.isolation.messages import USUAL, Down, Facts, Row, Up, row_of
 from llama_py.api.kept.conversations import Conversations
 from llama_py.api.kept.model_cache import Prewarmed
 from llama_py.api.kept.states import States
@@ -44,6 +44,8 @@ __all__ = ["main"]
 _PREPARING, _ASKING = 4, 16
 #: Seconds between two reports of the metrics with the ends of requests.
 _BETWEEN_METRICS = 0.5
+#: Most bytes that the other process may send: pictures, conversations that come back.
+_LIMITS = (1 << 30, 1 << 46)
 #: Seconds that this process has to write its conversations when nobody is there any more.
 _LAST_MOMENTS = 5.0
 #: By how many thousandths of the memory this process seems larger to the system that looks for one
@@ -132,6 +134,7 @@ class _Child:
         self._asking = ThreadPoolExecutor(_ASKING, thread_name_prefix="llama_py-asked")
         self._loader: threading.Thread | None = None
         self._unwanted = False
+        self._closing: threading.Thread | None = None
 
     @property
     def llama(self) -> Llama:
@@ -152,24 +155,42 @@ class _Child:
             Down.ASK: self._ask,
             Down.EMBED: self._embed,
             Down.STOP_LOADING: self._stop_loading,
+            Down.PING: self._pong,
+            Down.CLOSE: self._close_soon,
         }
         while (data := self.connection.receive()) is not None:
             kind, *contents = self.codec.decode(data)
-            if kind == Down.CLOSE:
-                break
             actions[kind](*contents)
-        else:  # the other process is gone, in whatever way
-            timer = threading.Timer(_LAST_MOMENTS, os._exit, [1])
-            timer.daemon = True
-            timer.start()
+        # The other process is gone, in whatever way, or this one has closed its model.
+        timer = threading.Timer(_LAST_MOMENTS, os._exit, [1])
+        timer.daemon = True
+        timer.start()
+        if self._closing is None:
+            self._close()
+        else:
+            self._closing.join()
+
+    def _pong(self) -> None:
+        self.connection.send(self.codec.encode_plain((int(Up.PONG),)))
+
+    def _close_soon(self) -> None:
+        """Close it in a thread: until that is done, this one tells that it is alive."""
+        self._closing = threading.Thread(target=self._close, name="llama_py-close", daemon=True)
+        self._closing.start()
+
+    def _close(self) -> None:
         self._unwanted = True
         if self._llama is not None:
             self._llama.close()
         for store in self._stores:
             store.close()
+        self.connection.shut()
 
     def _say(self, kind: Up, *contents: Any) -> None:
-        self.connection.send(self.codec.encode((int(kind), *contents)))
+        frame = self.codec.encode((int(kind), *contents))
+        if len(frame[0]) > USUAL[0]:
+            raise IsolationError(f"an answer of {len(frame[0])} bytes, and {USUAL[0]} may be sent")
+        self.connection.send(frame)
 
     # -- loading --------------------------------------------------------------------------------
 
@@ -442,7 +463,7 @@ def main(number: int, version: str) -> NoReturn:
     if sys.platform == "linux":
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text(_RATHER_THIS_ONE, encoding="ascii")
-    child = _Child(MessageSocket(socket.socket(fileno=number)))
+    child = _Child(MessageSocket(socket.socket(fileno=number), _LIMITS))
     if version != __version__:
         child._say(
             Up.FAILED,
