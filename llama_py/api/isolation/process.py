@@ -639,10 +639,10 @@ class ModelProcess:
                 self._phase = _Phase.CLOSED
             else:
                 error = self._note_death(child)
+            for answer in answers:  # before anybody takes its call for one that goes on
+                with suppress(InvalidStateError):
+                    answer.set_exception(error)
             self._changed.notify_all()
-        for answer in answers:
-            with suppress(InvalidStateError):
-                answer.set_exception(error)
         for job in jobs:
             job.fail(error)
         self._end([*self._requests.values()], error)
