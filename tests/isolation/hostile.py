@@ -5,10 +5,8 @@ It runs in place of ``llama_py.api.isolation.child``, found first on ``sys.path`
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 

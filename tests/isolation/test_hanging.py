@@ -1,30 +1,32 @@
-"""The process of a model hangs, or says what it should not: others go on, and it is started again."""
+"""The process of a model hangs, or says what it should not: others go on, it is started again."""
 
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from llama_py import EngineDeadError, Llama, demo_model_path
 from llama_py.api.isolation import process as isolation
+from llama_py.api.isolation.connection import MessageSocket
+from llama_py.api.isolation.messages import Down
 from llama_py.server.config.settings import Settings
 from tests.isolation.hostile import speaking
 from tests.isolation.killing import OPTIONS, STORY, gone, kill, status_of, until
 from tests.server.serving import Server, demo_settings, serving
 
 HELLO = {"messages": [{"role": "user", "content": "Hello!"}], "temperature": 0, "max_tokens": 4}
-#: Seconds of silence after which calls fail, and after which it is killed; and some for this machine.
+#: Seconds after which calls fail, and after which it is killed; and some for this machine.
 SILENT, HANGS, MORE = isolation._SILENT + 2.0, isolation._HANGS + 2.0, 8.0
 
 
@@ -44,6 +46,13 @@ def taking(call: Callable[[], Any]) -> tuple[float, BaseException | None]:
     return time.monotonic() - start, None
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signs of life are asked for more often."""
+    monkeypatch.setattr(isolation, "_BEAT", 0.4)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_one_that_hangs_is_killed_and_started_again(llm: Llama) -> None:
     stream = llm.create_completion("Once", stream=True, **STORY)
     next(stream)
@@ -67,7 +76,7 @@ def test_one_that_hangs_is_killed_and_started_again(llm: Llama) -> None:
     assert "no sign of life" in str(error)
     assert seconds < HANGS + MORE
     assert gone(pid)
-    assert llm.create_chat_completion(HELLO["messages"], max_tokens=2)  # type: ignore[arg-type]
+    assert llm.create_completion("Once", max_tokens=2)["choices"][0]["text"]
     assert status_of(llm).restarts == 1
 
 
@@ -131,7 +140,7 @@ def test_too_little_memory_for_a_message_ends_it(monkeypatch: pytest.MonkeyPatch
 
     with speaking(monkeypatch, "tell(int(Up.ANSWER), call, 1)") as process:
         with monkeypatch.context() as patch:
-            patch.setattr(isolation.QueuedSocket, "_read_behind", full)
+            patch.setattr(MessageSocket, "_read_behind", full)
             with pytest.raises(EngineDeadError, match="MemoryError"):
                 process.ask("report")
         until(lambda: process.status.ready, "it is there again")
@@ -140,9 +149,9 @@ def test_too_little_memory_for_a_message_ends_it(monkeypatch: pytest.MonkeyPatch
 
 def test_an_answer_that_never_comes_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolation, "_ANSWERED", 2.0)
-    with speaking(monkeypatch, "pass") as process:  # it tells that it is alive, all the time
-        with pytest.raises(EngineDeadError, match="did not answer"):
-            process.ask("report")
+    # It tells that it is alive, all the time.
+    with speaking(monkeypatch, "pass") as process, pytest.raises(EngineDeadError, match="did not"):
+        process.ask("report")
 
 
 def test_one_that_does_not_read_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,15 +159,18 @@ def test_one_that_does_not_read_holds_nobody_up(monkeypatch: pytest.MonkeyPatch)
         asking = threading.Thread(target=taking, args=[lambda: process.ask("report")])
         asking.start()
         # More than the socket holds: whoever sends does not wait.
-        sent, _ = taking(lambda: [process.send(10, "x" * 1_000_000) for _ in range(20)])
-        assert sent < 2.0
+        start = time.monotonic()
+        for _ in range(20):
+            process.send(Down.PING, "x" * 1_000_000)
+        assert time.monotonic() - start < 2.0
         asking.join()
         seconds, _ = taking(process.close)
         assert seconds < SILENT + MORE
 
 
+@pytest.mark.usefixtures("impatient")
 def test_one_that_drips_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    drip = 'bytes_of(struct.pack("<IQ", 1000, 0)); [(bytes_of(b"x"), time.sleep(1)) for _ in range(99)]'
+    drip = 'bytes_of(struct.pack("<IQ", 99, 0)); [(bytes_of(b"x"), time.sleep(1)) for _ in "" * 9]'
     with speaking(monkeypatch, drip) as process:
         asking = threading.Thread(target=taking, args=[lambda: process.ask("report")])
         asking.start()
@@ -171,13 +183,8 @@ def test_one_that_drips_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def two_models() -> Settings:
-    one = demo_settings(
-        {"metrics": True, "request_timeout": 60}, isolate=True, n_ctx=1024, n_threads=1
-    )
-    models = [one.models[0], one.models[0]]
-    from dataclasses import replace
-
-    return replace(one, models=tuple(replace(each, id=name) for each, name in zip(models, "ab")))
+    one = demo_settings({"metrics": True, "max_loaded": 2}, isolate=True, n_ctx=1024, n_threads=1)
+    return replace(one, models=tuple(replace(one.models[0], id=name) for name in "ab"))
 
 
 def test_others_are_not_held_up_by_one_that_hangs() -> None:
@@ -213,3 +220,22 @@ def _ask(http: httpx.Client, model: str) -> httpx.Response:
 def _ask_alone(server: Server, model: str) -> None:
     with server.http() as http:
         _ask(http, model)
+
+
+def test_sigterm_ends_a_server_whose_model_hangs_within_its_time() -> None:
+    command = [sys.executable, "-m", "llama_py", "serve", demo_model_path(), "--isolate"]
+    more = ["--drain-seconds", "3", "--port", "0", "--n-ctx", "1024"]
+    with subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = next(line for line in server.stdout if "http://" in line).split()[-1]
+        with httpx.Client(base_url=address, timeout=60) as http:
+            (child,) = psutil.Process(server.pid).children()
+            asked = {**HELLO, "stream": True, "max_tokens": 900, "ignore_eos": True}
+            with http.stream("POST", "/v1/chat/completions", json=asked) as stream:
+                next(stream.iter_lines())
+                child.suspend()
+                server.terminate()
+                seconds, _ = taking(lambda: server.wait(60))
+        assert server.returncode == 0
+        assert seconds < 3.0 + SILENT + MORE
+        until(lambda: gone(child.pid), "nothing is left of it")

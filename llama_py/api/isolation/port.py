@@ -91,9 +91,7 @@ class IsolatedPort:
         """End a call; see ``Driver.cancel``."""
         if mailbox.ended.is_set() or self.process.process.inherited:
             return
-        call = self.process.call_of(mailbox)
-        if call is not None:
-            self.process.send(Down.CANCEL, call)
+        self.process.cancel(mailbox)
         if wait and threading.current_thread() is not self.process.thread:
             while not mailbox.ended.wait(LOOK):
                 self.check_alive()

@@ -102,6 +102,7 @@ class _Request:
     call: int
     mailbox: Mailbox
     record: Record
+    cancelled: bool = False
 
 
 class ModelProcess:
@@ -354,6 +355,17 @@ class ModelProcess:
             for number in numbers:
                 self._requests.pop(number, None)
 
+    def cancel(self, mailbox: Mailbox) -> None:
+        """Have the requests of a call end: there, or if it does not answer, here."""
+        with self._changed:
+            found = [self._requests.get(number) for number in mailbox.numbers]
+            requests = [each for each in found if each is not None]
+            for each in requests:
+                each.cancelled = True
+        if requests:
+            self.send(Down.CANCEL, requests[0].call)
+            self._expire()
+
     def call_of(self, mailbox: Mailbox) -> int | None:
         """The number of the call of a mailbox, unless it has ended."""
         with self._changed:
@@ -400,7 +412,9 @@ class ModelProcess:
         for request in [*self._requests.values()]:
             record = request.record
             timeout = record.request.generation.timeout
-            if timeout is not None and now > record.submitted + timeout + _SLACK:
+            if request.cancelled and self.silent:
+                self._end([request], self._no_answer())
+            elif timeout is not None and now > record.submitted + timeout + _SLACK:
                 self.send(Down.CANCEL, request.call)
                 message = f"the request took longer than timeout={timeout} seconds"
                 self._end([request], GenerationTimeout(message))
