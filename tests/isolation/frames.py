@@ -39,7 +39,7 @@ def _true_frames() -> list[list[bytes]]:
     codec = Codec()
     some = np.arange(100, dtype=np.int32)
     state = StoredState(some, None, None, np.zeros(5000, np.uint8), (), 0, "print", "me")
-    logprobs = TokenLogprobs(-0.5, some[:3], np.float32([0, 1, 2]))
+    logprobs = TokenLogprobs(-0.5, some[:3], np.zeros(3, np.float32))
     messages: list[Any] = [
         (int(Up.EVENTS), [(1, 2, "text"), (2, 3, "more", -0.5, b"1234", b"5678")]),
         (int(Up.ENDS), [], Metrics()),
@@ -88,7 +88,8 @@ def _change(rng: random.Random, data: bytearray) -> None:
         data[where:where] = msgpack.packb(msgpack.ExtType(rng.randrange(12), inner))
     else:  # a lot of little
         part = rng.choice([b"\x90", b"\x80", b"\xc0", b"\x91", b"\xd4\x00\x90"])
-        data[where:where] = part * rng.randrange(_MOST_SENT // len(part))
+        count = rng.randrange(_MOST_SENT // len(part))
+        data[:] = b"\xdd" + struct.pack(">I", count) + part * count
 
 
 def _most_memory() -> int:

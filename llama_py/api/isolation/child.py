@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 
 from llama_py.api.facts import ContextFacts
 from llama_py.api.isolation.codec import Codec
-from llama_py.api.isolation.connection import MessageSocket
-from llama_py.api.isolation.messages import USUAL, Down, Facts, Row, Up, row_of
+from llama_py.api.isolation.connection import Frame, MessageSocket
+from llama_py.api.isolation.messages import USUAL, Down, Ended, Facts, Row, Up, row_of
 from llama_py.api.kept.conversations import Conversations
 from llama_py.api.kept.model_cache import Prewarmed
 from llama_py.api.kept.states import States
@@ -79,19 +79,38 @@ class _Outbox:
         if now - self._told > _BETWEEN_METRICS:
             self._told, metrics = now, self.metrics()
         try:
-            data = self._codec.encode((int(Up.ENDS), rows, metrics))
-        except IsolationError:  # an error refers to what cannot cross
-            data = self._codec.encode((int(Up.ENDS), [*map(_plain, rows)], metrics))
-        self._connection.send(data)
+            frame = _checked(self._codec.encode((int(Up.ENDS), rows, metrics)))
+        except IsolationError as problem:
+            rows = [_plain(row, problem) for row in rows]
+            frame = self._codec.encode((int(Up.ENDS), rows, metrics))
+        self._connection.send(frame)
 
 
-def _plain(row: Row) -> Row:
-    """A row whose error is one that can cross."""
-    if len(row) != 2 or row[1].event[3] is None:
+def _checked(frame: Frame) -> Frame:
+    """A frame that the other process takes.
+
+    Raises:
+        IsolationError: it is too long.
+    """
+    if len(frame[0]) > USUAL[0]:
+        raise IsolationError(
+            f"an answer of {len(frame[0])} bytes is more than the {USUAL[0]} that may come from a "
+            "model's own process; ask for less of it, or load the model without isolate=True"
+        )
+    return frame
+
+
+def _plain(row: Row, problem: IsolationError) -> Row:
+    """A row that can cross: without errors of others, and without what is too long."""
+    if len(row) != 2:
         return row
-    reason, text, stop, error = row[1].event
-    plain = LlamaError(f"{type(error).__name__}: {error}")
-    return row[0], replace(row[1], event=(reason, text, stop, plain))
+    ended: Ended = row[1]
+    reason, text, stop, error = ended.event
+    if error is None and ended.record["prompt_logprobs"] is None:
+        return row
+    plain = problem if error is None else LlamaError(f"{type(error).__name__}: {error}")
+    record = {**ended.record, "prompt_logprobs": None}
+    return row[0], Ended(("error", text, stop, plain), record)
 
 
 class _Outgoing(Mailbox):
@@ -187,10 +206,7 @@ class _Child:
         self.connection.shut()
 
     def _say(self, kind: Up, *contents: Any) -> None:
-        frame = self.codec.encode((int(kind), *contents))
-        if len(frame[0]) > USUAL[0]:
-            raise IsolationError(f"an answer of {len(frame[0])} bytes, and {USUAL[0]} may be sent")
-        self.connection.send(frame)
+        self.connection.send(_checked(self.codec.encode((int(kind), *contents))))
 
     # -- loading --------------------------------------------------------------------------------
 

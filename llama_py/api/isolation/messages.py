@@ -31,9 +31,9 @@ __all__ = [
 ]
 
 #: Most bytes of a message to the process that calls: of its structure, and of the arrays behind it.
-USUAL = (1 << 24, 1 << 28)
+USUAL = (1 << 23, 1 << 28)
 #: The same while the answer to one of ``STATES`` is awaited, which may be a whole conversation.
-LARGE = (1 << 24, memory_bytes())
+LARGE = (1 << 23, memory_bytes())
 STATES = frozenset({"conversations", "of_prompt"})
 
 
