@@ -105,7 +105,7 @@ def _plain(row: Row, problem: IsolationError) -> Row:
     if len(row) != 2:
         return row
     ended: Ended = row[1]
-    reason, text, stop, error = ended.event
+    _, text, stop, error = ended.event
     if error is None and ended.record["prompt_logprobs"] is None:
         return row
     plain = problem if error is None else LlamaError(f"{type(error).__name__}: {error}")
