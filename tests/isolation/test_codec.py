@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import struct
 from typing import Any
 
@@ -11,13 +12,15 @@ import numpy as np
 import pytest
 
 from llama_py import Llama, demo_model_path, errors
+from llama_py.api.isolation.child import _Outbox
 from llama_py.api.isolation.codec import _CLASSES, Codec
-from llama_py.api.isolation.connection import Frame
+from llama_py.api.isolation.connection import Frame, MessageSocket
+from llama_py.api.isolation.messages import USUAL, Ended
 from llama_py.chat.constraints import compile_schema
 from llama_py.chat.reasoning import Reasoning
 from llama_py.dialects.budget import BudgetMaker
 from llama_py.engine.metrics import Metrics
-from llama_py.engine.request import GenerationRequest, Prompt
+from llama_py.engine.request import GenerationRequest, Prompt, TokenLogprobs
 from llama_py.errors import ContextOverflowError, IsolationError, LlamaError, StorageError
 from llama_py.params import GenerationParams, SamplingParams
 from llama_py.states.state import StoredState
@@ -183,6 +186,24 @@ def test_one_reference_repeated_takes_no_memory() -> None:
     shifted = [extension(BYTES, where, 60_000) for where in range(1000)]
     with pytest.raises(LlamaError):
         Codec().decode((msgpack.packb(shifted), bytearray(61_000)))
+
+
+def test_a_reply_too_long_for_the_process_that_calls_ends_with_an_error() -> None:
+    some = TokenLogprobs(-1.0, np.arange(4, dtype=np.int32), np.zeros(4, np.float32))
+    record = {"prompt_logprobs": [some] * 200_000, "reason": "stop"}
+    rows: list[Any] = [(1, Ended(("stop", "end", None, None), record)), (2, 7, "text")]
+    near, far = socket.socketpair()
+    receiving = MessageSocket(far, USUAL)
+    _Outbox(MessageSocket(near, USUAL), Codec()).send_ends(rows, None)
+    message = receiving.receive()
+    assert message is not None
+    _, ((number, ended), other), _ = Codec().decode(message)
+    near.close()
+    receiving.close()
+    assert (number, ended.event[0], ended.record["prompt_logprobs"]) == (1, "error", None)
+    assert isinstance(ended.event[3], IsolationError)
+    assert "ask for less" in str(ended.event[3])
+    assert other == (2, 7, "text")
 
 
 def test_what_is_read_changes_no_class() -> None:

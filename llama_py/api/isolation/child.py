@@ -78,6 +78,10 @@ class _Outbox:
         now, metrics = time.monotonic(), None
         if now - self._told > _BETWEEN_METRICS:
             self._told, metrics = now, self.metrics()
+        self.send_ends(rows, metrics)
+
+    def send_ends(self, rows: list[Row], metrics: Any) -> None:
+        """Send rows among which requests end."""
         try:
             frame = _checked(self._codec.encode((int(Up.ENDS), rows, metrics)))
         except IsolationError as problem:

@@ -578,6 +578,8 @@ class ModelProcess:
                     continue
                 mailbox = request.mailbox
                 shares.setdefault(mailbox, []).append((row[0], note_event(row, request.record)))
+                if len(request.record.generated) > self._most_generated:
+                    raise LlamaError("a reply has more tokens than its context could hold")
                 calls[mailbox] = request.call
             self._deliver(shares, calls)
 
@@ -602,6 +604,12 @@ class ModelProcess:
         for bell in {mailbox.bell for mailbox in shares}:
             if bell is not None:
                 bell()
+
+    @property
+    def _most_generated(self) -> float:
+        """More tokens than a reply may have; also with what is sampled beyond the last cell."""
+        context = self.facts.context if self.facts is not None else None
+        return float("inf") if context is None else 2 * context.n_ctx
 
     def _end(self, requests: Iterable[_Request], error: BaseException) -> None:
         """End requests here, with an error."""
