@@ -86,6 +86,13 @@ class Service:
         self.lifecycle = Lifecycle()
         self.metrics = ServerMetrics(self.lifecycle, models)
 
+    async def prepare(self, model: str, function: Callable[[], T]) -> T:
+        """Call a function in a worker, which may wait for this model and leaves one to others."""
+        several = len(self.models.models) > 1
+        return await asyncio.wrap_future(
+            self.workers.submit_for(model if several else "", function)
+        )
+
 
 def service_of(request: Request) -> Service:
     """The service of the application that a request came to."""

@@ -196,6 +196,9 @@ def test_others_are_not_held_up_by_one_that_hangs() -> None:
         for each in threads:
             each.start()
         time.sleep(0.5)
+        seconds, error = taking(lambda: _ask(http, "b").raise_for_status())
+        assert error is None
+        assert seconds < 2.0  # although all of those wait for the other model
         for path in ("/metrics", "/v1/sessions"):
             seconds, error = taking(lambda path=path: http.get(path).raise_for_status())  # type: ignore[misc]
             assert error is None
