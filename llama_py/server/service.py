@@ -88,10 +88,8 @@ class Service:
 
     async def prepare(self, model: str, function: Callable[[], T]) -> T:
         """Call a function in a worker, which may wait for this model and leaves one to others."""
-        several = len(self.models.models) > 1
-        return await asyncio.wrap_future(
-            self.workers.submit_for(model if several else "", function)
-        )
+        lane = model if len(self.models.models) > 1 else ""
+        return await asyncio.wrap_future(self.workers.submit_for(lane, function))
 
 
 def service_of(request: Request) -> Service:
