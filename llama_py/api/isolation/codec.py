@@ -119,6 +119,8 @@ _LONG, _ALIGNED = 4096, 64
 _DEPTH = 32
 #: Items of a list that comes to the process that calls, which has room for them before they come.
 _ITEMS = 1 << 20
+#: Extensions of a message that comes there: each takes microseconds.
+_EXTENSIONS = 1 << 19
 
 
 def _names_of(cls: type[Any]) -> tuple[str, ...]:
@@ -261,7 +263,7 @@ class _Reader:
     def __init__(self, codec: Codec, behind: bytes | bytearray) -> None:
         self._codec = codec
         self._behind = behind
-        self._depth = 0
+        self._depth = self._count = 0
         self._known: dict[int, bytes] = {}
         self._copied = 0
 
@@ -278,7 +280,9 @@ class _Reader:
         kind = _Kind(code)
         if self._depth >= _DEPTH:
             raise ValueError("it is nested too deeply")
-        self._depth += 1
+        self._depth, self._count = self._depth + 1, self._count + 1
+        if self._count > _EXTENSIONS and not self._codec.builds:
+            raise ValueError("it is made of too many parts")
         contents = self.read(data)
         self._depth -= 1
         if (container := _CONTAINERS.get(kind)) is not None:
