@@ -1,7 +1,8 @@
 """Downloading GGUF files from the Hugging Face hub (extra ``hub``).
 
-This module decides which file of a repository is meant. ``huggingface_hub`` does the rest (caching,
-resuming, tokens for private repositories, the progress bar).
+This module decides which file of a repository is meant, and compares what came with the digest that
+the hub names. ``huggingface_hub`` does the rest (caching, tokens for private repositories, the
+progress bar); whether it goes on with a download that was interrupted depends on its version.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
+from llama_py.digests import check_digest
 from llama_py.errors import DownloadError, ModelNotFoundError, ParameterError
 
 __all__ = [
@@ -352,13 +354,28 @@ class HuggingFace:
         return [path.relative_to(root).as_posix() for path in root.rglob("*.gguf")]
 
     def fetch(self, repo_id: str, filename: str) -> str:
-        """Download a file, unless it is there already; its path."""
+        """Download a file, unless it is there already; its path.
+
+        Raises:
+            DownloadError: it cannot be, or it is not the file that the hub names.
+        """
         with _clear_errors(repo_id, filename):
-            return str(
-                self._module.hf_hub_download(
-                    repo_id, filename, cache_dir=self._cache_dir, local_dir=self._local_dir
-                )
+            found = self._module.hf_hub_download(
+                repo_id, filename, cache_dir=self._cache_dir, local_dir=self._local_dir
             )
+        check_digest(Path(found), self._digest(Path(found), filename), f"{repo_id}/{filename}")
+        return str(found)
+
+    def _digest(self, path: Path, filename: str) -> str:
+        """The digest that the hub names: in the cache, the name of the file behind the link."""
+        if self._local_dir is None:
+            there = path.resolve()
+            return there.name if there.parent.name == "blobs" else ""
+        notes = Path(self._local_dir) / ".cache" / "huggingface" / "download"
+        try:
+            return (notes / f"{filename}.metadata").read_text(encoding="utf-8").splitlines()[1]
+        except (OSError, IndexError):
+            return ""
 
 
 #: Names of the classes of huggingface_hub's errors -> what they mean. (They moved between modules.)

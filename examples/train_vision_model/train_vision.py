@@ -1,6 +1,6 @@
 """Trains an encoder of pictures in front of the bundled model, which does not change.
 
-    pip install torch numpy gguf scikit-learn llama-py
+    pip install torch numpy gguf scikit-learn .
     python train_vision.py RUN
 
 It takes minutes on two cores; ``RUN/mmproj-demo-f16.gguf`` is the projector. A run that was

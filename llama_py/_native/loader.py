@@ -161,9 +161,8 @@ def _find(name: str) -> Path:
         remedy = f"{VARIABLE} is set: point it at the directory of the built libraries, or unset it"
     else:
         remedy = (
-            "reinstall llama_py so that they are built ('pip install --force-reinstall "
-            f"--no-cache-dir llama_py', or 'pip install -e .' in a checkout), or set {VARIABLE} to "
-            "a directory that has them"
+            "build them (in a checkout: 'pip install --force-reinstall --no-cache-dir .', or 'pip "
+            f"install -e .'), or set {VARIABLE} to a directory that has them"
         )
     raise LibraryNotFoundError(
         f"the native library '{name}' was not found; looked for:{listing}\nRemedy: {remedy}."
@@ -230,8 +229,8 @@ def _refuse_other_declarations(loaded: ctypes.CDLL, path: Path) -> None:
         digest = ctypes.string_at(ctypes.addressof(found)).decode("ascii", "replace")
     if digest == abi.DIGEST:
         return
-    remedy = "build them again ('make install' in a checkout, or 'pip install --force-reinstall "
-    remedy += "--no-cache-dir llama_py')"
+    remedy = "build them again (in a checkout: 'make install', or 'pip install --force-reinstall "
+    remedy += "--no-cache-dir .')"
     if VARIABLE in os.environ:
         remedy += f", or unset {VARIABLE}"
     try:

@@ -135,13 +135,13 @@ def _border_alone(streams: int, steps: int = 4000) -> float:
     in each message."""
     from llama_py.api.isolation.codec import Codec
     from llama_py.api.isolation.connection import MessageSocket
-    from llama_py.api.isolation.messages import note_event, row_of
+    from llama_py.api.isolation.messages import USUAL, note_event, row_of
     from llama_py.engine.request import GenerationRequest, Prompt, Record, TokenEvent
 
     codec, request = Codec(), GenerationRequest(Prompt(b""))
     sent = [Record(request) for _ in range(streams)]
     received = [Record(request) for _ in range(streams)]
-    ends = [MessageSocket(each) for each in socket.socketpair()]
+    ends = [MessageSocket(each, USUAL) for each in socket.socketpair()]
     event = TokenEvent(1234, " there")
     start = time.thread_time()
     for _ in range(steps):

@@ -1,6 +1,6 @@
 """Several replicas of the server behind one address, on Ray Serve.
 
-It needs the extra ``ray`` (``pip install 'llama-py[ray]'``). Ray starts processes, watches them,
+It needs the extra ``ray`` (``pip install '.[ray]'``). Ray starts processes, watches them,
 scales them and carries requests; here is what Ray cannot know:
 
 * ``app.build_app`` makes the application: a ``gateway``, which looks at keys and limits once, and

@@ -24,6 +24,8 @@ __all__ = ["SharedResponses"]
 
 _log = logging.getLogger("llama_py.server")
 
+#: Items of a reply that are found by their own ids, on average.
+_ITEMS = 8
 #: Seconds that ``close`` waits for the disk.
 _PATIENCE = 10.0
 
@@ -39,6 +41,8 @@ class SharedResponses(ResponseStore):
     def __init__(self, path: Path, most: int, most_bytes: int, seconds: float) -> None:
         super().__init__(most, most_bytes, seconds)
         self._names = Names(path, "response")
+        #: Which reply each item is in.
+        self._items = self._names.of_kind("response item")
         self._writer = Writer()
         self._limits = most, most_bytes, seconds
 
@@ -52,8 +56,10 @@ class SharedResponses(ResponseStore):
     def find_item(self, owner: str, item_id: str) -> Item | None:
         """An item of a reply; None if no replica has it (any more)."""
         found = super().find_item(owner, item_id)
-        if found is None and self._bring_in(owner, None, item_id):
-            found = super().find_item(owner, item_id)
+        if found is None:
+            for data in self._read(self._items, owner, item_id):
+                if self._bring_in(owner, str(data.get("response"))):
+                    found = super().find_item(owner, item_id)
         return found
 
     def put(self, owner: str, response: Mapping[str, Any], conversation: InputHistory) -> None:
@@ -88,23 +94,27 @@ class SharedResponses(ResponseStore):
     def _write(self, owner: str, data: Mapping[str, Any]) -> None:
         try:
             with self._names.transaction():
-                self._names.put(owner, data["response"]["id"], data)
+                name = data["response"]["id"]
+                self._names.put(owner, name, data)
                 self._names.trim(self._limits[0])
+                for item in data["response"].get("output", ()):
+                    self._items.put(owner, item["id"], {"response": name})
+                self._items.trim(self._limits[0] * _ITEMS)
         except DATABASE_ERRORS as error:
             _log.warning("a response could not be written: %s", error)
 
-    def _bring_in(self, owner: str, response_id: str | None, item_id: str = "") -> bool:
+    def _bring_in(self, owner: str, response_id: str) -> bool:
         """Take over what another replica has written; False if there is no such thing."""
-        try:
-            rows = self._names.find(owner, response_id)
-        except DATABASE_ERRORS as error:
-            _log.warning("the responses cannot be read: %s", error)
-            return False
-        for data in rows:
-            output = data.get("response", {}).get("output", ())
-            fits = response_id is not None or any(item.get("id") == item_id for item in output)
-            if fits and data.get("until", 0) > time.time():
+        for data in self._read(self._names, owner, response_id):
+            if data.get("until", 0) > time.time():
                 history = InputHistory(tuple(data["items"]), data["size"])
                 super().put(owner, data["response"], history)
                 return True
         return False
+
+    def _read(self, names: Names, owner: str, name: str) -> list[dict[str, Any]]:
+        try:
+            return names.find(owner, name)
+        except DATABASE_ERRORS as error:
+            _log.warning("the responses cannot be read: %s", error)
+            return []

@@ -152,7 +152,7 @@ def unused_gpus(gpus: Sequence[GPU], backends: Sequence[str], *, has_device: boo
         )
         hints[
             f"{name} is not used: this installation has no backend for it; {next(wheels, '')}"
-            f'build one: CMAKE_ARGS="{BUILD_OPTIONS[best]}" pip install --force-reinstall '
-            "--no-cache-dir llama_py"
+            f'build one, in a checkout: CMAKE_ARGS="{BUILD_OPTIONS[best]}" pip install '
+            "--force-reinstall --no-cache-dir ."
         ] = None
     return [*hints]

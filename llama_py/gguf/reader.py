@@ -20,6 +20,7 @@ from typing import Any, Final
 from llama_py.errors import InvalidModelError
 from llama_py.gguf.strings import end_of_strings
 from llama_py.quick_dataclass import dataclass
+from llama_py.regular_files import open_regular
 
 __all__ = ["GGML_TYPES", "GGUFArray", "GGUFHeader", "GGUFTensor", "Scalar", "read_header"]
 
@@ -143,7 +144,7 @@ def read_header(path: Path) -> GGUFHeader:
         InvalidModelError: it is damaged; the message says what is wrong and where, and how many
             bytes are missing if the file is incomplete.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return _FileReader(buffer).read()
 

@@ -20,12 +20,14 @@ import threading
 import time
 import urllib.parse
 import zlib
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_py.errors import MediaError, ParameterTypeError
 from llama_py.media.files import MediaFile, look_at
 from llama_py.media.limits import MediaLimits
+from llama_py.regular_files import open_regular
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -111,7 +113,7 @@ def _read_path(name: str, where: str, limits: MediaLimits) -> bytes:
         path = Path(name).resolve(strict=True)
         if not any(path.is_relative_to(each.resolve()) for each in limits.paths):
             raise MediaError(f"{where} is not below the folders that may be read (media_paths)")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(limits.most_bytes + 1)
     except MediaError:
         raise
@@ -133,6 +135,36 @@ def _is_public(text: str) -> bool:
         if address.teredo is not None or address.is_site_local or number >> 32 == 0:
             return False
     return address.is_global and not address.is_multicast and not address.is_reserved
+
+
+def _looked_up(host: str, port: int, seconds: float) -> list[str]:
+    """The addresses of a name. The system's resolver knows no limit, so a thread asks it, which is
+    left alone when the time is over.
+
+    Raises:
+        OSError: there is no such name, or nobody said so in time.
+    """
+    found: Future[list[str]] = Future()
+
+    def ask() -> None:
+        try:
+            answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found.set_result([str(each[4][0]) for each in answers])
+        except Exception as error:
+            found.set_exception(error)
+        finally:
+            _lookups.release()
+
+    if not _lookups.acquire(timeout=seconds):
+        raise TimeoutError("too many names are being looked up")
+    threading.Thread(target=ask, name="llama_py-lookup", daemon=True).start()
+    if not wait([found], seconds).done:
+        raise TimeoutError(f"the name was not looked up within {seconds:.1f} seconds")
+    return found.result()
+
+
+#: Threads that wait for the resolver: no more are left alone than these.
+_lookups = threading.BoundedSemaphore(16)
 
 
 def _shut(connection: Any) -> None:
@@ -185,8 +217,7 @@ class _Fetch:
             raise MediaError(f"{self._where} cannot be fetched: {error}") from None
 
     def _connect(self, scheme: str, host: str, port: int) -> HTTPConnection:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = [str(each[4][0]) for each in found]
+        addresses = _looked_up(host, port, self._left())
         if not all(_is_public(address.partition("%")[0]) for address in addresses):
             raise MediaError(
                 f"{self._where} is at an address of this machine or of a private network, "
@@ -273,7 +304,8 @@ def picture_bytes(source: Any) -> bytes:
 
 def _own_file(source: str | os.PathLike[str]) -> bytes:
     try:
-        return Path(source).read_bytes()
+        with open_regular(source) as file:
+            return file.readall()
     except OSError as error:
         raise MediaError(f"{os.fspath(source)} cannot be read: {error}") from None
 

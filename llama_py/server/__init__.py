@@ -1,6 +1,6 @@
 """The HTTP server: four dialects, sessions, several models; plain ASGI, one process, one loop.
 
-It needs the extra ``server`` (``pip install 'llama-py[server]'``). The way of a request:
+It needs the extra ``server`` (``pip install '.[server]'``). The way of a request:
 
 1. ``transport/`` reads it from a connection, within limits on what comes before a handler can look;
 2. ``access/`` (``guard``, outermost) decides from the head alone who is let in (``keys``,

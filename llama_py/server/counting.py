@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.requests import Request
 
 from llama_py.engine.request import GenerationRequest
@@ -26,7 +24,6 @@ async def count_tokens(request: Request, parse: Parse) -> int:
     """
     service = service_of(request)
     caller = caller_of(request)
-    loop = asyncio.get_running_loop()
     body = await read_body(request, service.settings)
     async with service.models.lease(model_of(body), request.receive) as model:
 
@@ -41,7 +38,7 @@ async def count_tokens(request: Request, parse: Parse) -> int:
                     too_long.append(each)
             return tokens, too_long
 
-        counted, longer = await loop.run_in_executor(service.workers, count)
+        counted, longer = await service.prepare(model.id, count)
         if longer:  # which takes seconds if there are megabytes: calls have threads of their own
             calls = model.llama.runtime.calls
             counted += await in_thread(

@@ -258,7 +258,7 @@ class Exchange:
             finally:
                 self._preparing = time.perf_counter() - self._turn
 
-        call = await loop.run_in_executor(self._service.workers, begin)
+        call = await self._service.prepare(self.model.id, begin)
         if self._over or self._cancelled:  # it came to that while the call was queued
             self._end()
         return call

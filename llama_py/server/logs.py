@@ -33,6 +33,7 @@ def log_request(record: RequestRecord) -> None:
         return
     fields = {
         "id": record.id,
+        "client": record.client,
         "key": record.caller.name,
         "method": record.method[:20],
         "route": record.route or record.path[:_LONGEST],

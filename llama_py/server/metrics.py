@@ -56,7 +56,8 @@ class ServerMetrics:
         self.since = int(time.time())
         self._registry = CollectorRegistry()
         self._http = _Http(lifecycle)
-        for collector in (self._http, _Models(models), _Engines(models)):
+        self._keys = _Keys()
+        for collector in (self._http, self._keys, _Models(models), _Engines(models)):
             self._registry.register(collector)
         ProcessCollector(registry=self._registry)
 
@@ -65,6 +66,7 @@ class ServerMetrics:
         known = record.route and record.method in _METHODS
         method = record.method if known else _NO_ROUTE
         self._http.counts[method, record.route or _NO_ROUTE, str(record.status)] += 1
+        self._keys.count(record)
 
     def page(self) -> tuple[bytes, str]:
         """The page for a scraper, and its content type.
@@ -99,6 +101,35 @@ class _Http(_Collector):
         help_ = "HTTP requests in flight, without probes."
         in_flight = self._lifecycle.in_flight
         yield GaugeMetricFamily("llama_py_http_requests_in_flight", help_, value=in_flight)
+
+
+class _Keys(_Collector):
+    """Tokens and requests of each key, by its name; those without a key count as one."""
+
+    def __init__(self) -> None:
+        self._tokens: Counter[tuple[str, str]] = Counter()
+        self._requests: Counter[str] = Counter()
+
+    def count(self, record: RequestRecord) -> None:
+        if record.prompt_tokens is None:
+            return
+        name = record.caller.name
+        self._requests[name] += 1
+        self._tokens[name, "prompt"] += record.prompt_tokens
+        self._tokens[name, "cached"] += record.cached_tokens or 0
+        self._tokens[name, "generated"] += record.generated_tokens or 0
+
+    def collect(self) -> Iterator[Metric]:
+        help_ = "Tokens of the requests of a key; cached ones are among those of prompts."
+        tokens = CounterMetricFamily("llama_py_key_tokens", help_, labels=["key", "kind"])
+        for values, count in [*self._tokens.items()]:
+            tokens.add_metric(values, count)
+        yield tokens
+        help_ = "Requests of a key that a model worked on."
+        requests = CounterMetricFamily("llama_py_key_requests", help_, labels=["key"])
+        for name, count in [*self._requests.items()]:
+            requests.add_metric([name], count)
+        yield requests
 
 
 class _Models(_Collector):

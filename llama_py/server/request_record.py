@@ -20,6 +20,7 @@ class RequestRecord:
     Attributes:
         id: what the client called it, or was told it is called.
         method, path: what was asked for.
+        client: the address that it came from; empty over a Unix socket.
         caller: who asks; nobody before his key was looked at.
         route: the path as it is declared, with the names of its parameters; empty if there is none.
         status: what was answered, 0 before that; 499 if the client left.
@@ -36,6 +37,7 @@ class RequestRecord:
     id: str
     method: str = ""
     path: str = ""
+    client: str = ""
     caller: Caller = field(default_factory=Caller)
     route: str = ""
     status: int = 0

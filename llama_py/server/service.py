@@ -86,6 +86,11 @@ class Service:
         self.lifecycle = Lifecycle()
         self.metrics = ServerMetrics(self.lifecycle, models)
 
+    async def prepare(self, model: str, function: Callable[[], T]) -> T:
+        """Call a function in a worker, which may wait for this model and leaves one to others."""
+        lane = model if len(self.models.models) > 1 else ""
+        return await asyncio.wrap_future(self.workers.submit_for(lane, function))
+
 
 def service_of(request: Request) -> Service:
     """The service of the application that a request came to."""

@@ -6,6 +6,7 @@ A name belongs to an owner and is of a kind ("session"); its data is JSON.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import logging
 import threading
@@ -36,6 +37,12 @@ class Names:
         self._lock = threading.RLock()
         forks.hold(self)
 
+    def of_kind(self, kind: str) -> Names:
+        """Names of another kind in the same database, for the same transactions."""
+        other = copy.copy(self)
+        other._kind = kind
+        return other
+
     def _forked(self) -> None:
         self._database.forked()
 
@@ -48,11 +55,11 @@ class Names:
     def find(self, owner: str, name: str | None = None) -> list[dict[str, Any]]:
         """The data of a name, if it is there; or of all of an owner, the last used first."""
         with self._lock:
-            rows = self._database.ask(
-                "SELECT data FROM name WHERE kind = ? AND owner = ? AND name = ifnull(?, name)"
-                " ORDER BY used DESC",
-                *(self._kind, owner, name),
-            )
+            sql, asked = "SELECT data FROM name WHERE kind = ? AND owner = ?", (self._kind, owner)
+            if name is None:
+                rows = self._database.ask(f"{sql} ORDER BY used DESC", *asked)
+            else:  # by its key, whatever else there is
+                rows = self._database.ask(f"{sql} AND name = ?", *asked, name)
         found = []
         for (data,) in rows:
             try:

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from llama_py.errors import StateError
 from llama_py.quick_dataclass import dataclass
+from llama_py.regular_files import open_regular
 from llama_py.states.state import Checkpoint, EntryInfo, Key, Segment, StoredState
 
 __all__ = [
@@ -245,7 +246,7 @@ def read_head(path: Path, key: Key, head_bytes: int, file_bytes: int) -> Head:
         StateError: the file is not what was written.
         OSError: it cannot be read.
     """
-    with FileIO(str(path)) as file:
+    with open_regular(path) as file:
         return _read_head(file, path, key, head_bytes, file_bytes)
 
 
@@ -257,7 +258,7 @@ def read_state(path: Path, key: Key, head_bytes: int, file_bytes: int) -> Stored
         OSError: it cannot be read.
         MemoryError: there is no room for it.
     """
-    with FileIO(str(path)) as file:
+    with open_regular(path) as file:
         return _read_rest(file, path, _read_head(file, path, key, head_bytes, file_bytes))
 
 
@@ -307,7 +308,7 @@ def read_segment(path: Path, key: Key, nbytes: int) -> Bytes:
         OSError: it cannot be read.
         MemoryError: there is no room for it.
     """
-    with FileIO(str(path)) as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size != segment_file_bytes(nbytes):
             raise StateError(f"{path} has {size} bytes, not {segment_file_bytes(nbytes)}")

@@ -210,3 +210,47 @@ def test_keys_are_read_as_the_page_writes_them(tmp_path: Path) -> None:
     assert scopes == {"alice": {"chat"}, "metrics": {"admin"}}
     metrics = next(key for key in settings.api_keys if key.name == "metrics")
     assert (secrets / "metrics-key").read_text().strip() == metrics.key
+
+
+# ---- what is installed -------------------------------------------------------------------------
+
+
+def test_nothing_installs_a_name_that_is_nobodys() -> None:
+    """On an index, the name of this package belongs to whoever registers it."""
+    found = []
+    for path in followed():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for words in re.findall(r"pip install([^`#]*)", line):
+                if re.search(r"(?<![\w./-])['\"]?llama[-_]py(?![\w./…-])", words):
+                    found.append(f"{path}:{number}: {line.strip()}")
+    assert found == []
+
+
+def followed() -> list[Path]:
+    """What people and machines follow."""
+    root = DEPLOY.parent
+    parts = [root.glob("*.md"), root.glob(".github/workflows/*")]
+    for folder, kinds in (("docs", ["md"]), ("deploy", ["*"]), ("examples", ["md", "py"])):
+        parts += [root.joinpath(folder).rglob(f"*.{kind}") for kind in kinds]
+    files = {path for part in parts for path in part if path.is_file() and path.suffix != ".json"}
+    return sorted(files)
+
+
+def test_actions_and_tools_of_the_workflows_are_pinned() -> None:
+    for path in DEPLOY.parent.glob(".github/workflows/*"):
+        text = path.read_text(encoding="utf-8")
+        for used in re.findall(r"uses: (\S+)", text):
+            assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", used), used
+        for words in re.findall(r"pip install (.*?)(?: &&|$)", text, re.MULTILINE):
+            assert all("==" in each or each.endswith(".whl") for each in words.split()), words
+
+
+def test_ray_s_ports_are_closed_to_others() -> None:
+    service, policy = (
+        read_yaml(f"cluster/{name}.yaml") for name in ("rayservice", "networkpolicy")
+    )
+    head = service["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]
+    ports = {each["containerPort"] for each in head["containers"][0]["ports"]}
+    assert {6379, 10001} < ports
+    open_to_all = [rule for rule in policy["spec"]["ingress"] if "from" not in rule]
+    assert [each["port"] for rule in open_to_all for each in rule["ports"]] == [8000]

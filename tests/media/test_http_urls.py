@@ -210,3 +210,14 @@ class TestFetched:
     def test_what_is_not_there(self, site: tuple[int, list[str]]) -> None:
         with pytest.raises(MediaError, match="404"):
             read_url(f"http://pictures.example:{site[0]}/none", "it", _OPEN)
+
+
+def test_a_slow_name_server_takes_no_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer.wait(30) and [])
+    start = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(MediaError, match="not looked up within"):
+            read_url("http://slow.example/a.png", "it", MediaLimits(urls=True, seconds=0.5))
+    assert time.monotonic() - start < 5
+    answer.set()

@@ -147,6 +147,7 @@ def test_the_wheel_s_metadata(wheel: zipfile.ZipFile) -> None:
         "typing-extensions",
         "diskcache",
         "jinja2",
+        "msgpack",
     }
     entry_points = wheel.read(name.replace("METADATA", "entry_points.txt")).decode()
     assert "llama-py = llama_py.cli:main" in entry_points.replace("=", " = ").replace("  ", " ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 __all__ = ["Proxy", "through"]
@@ -27,6 +27,9 @@ class Proxy:
         replies: how many were passed on, to whomever.
         last: after so many replies the server is gone, for all.
         zeros: what follows ``last`` is of the right size, and nothing but zeros, in place of that.
+        lie: what follows ``last`` is the server's, but for the numbers that this changes, in place
+            of both.
+        lies: how many replies that is about.
     """
 
     def __init__(self, server: str) -> None:
@@ -36,6 +39,8 @@ class Proxy:
         self.endpoint = f"127.0.0.1:{self._listening.getsockname()[1]}"
         self.pause, self.garbage, self.alone = 0.0, False, False
         self.replies, self.last, self.zeros = 0, sys.maxsize, False
+        self.lie: Callable[[bytes], bytes] | None = None
+        self.lies = sys.maxsize
         self._ended = threading.Event()
         self._models: set[socket.socket] = set()
         self._open: list[socket.socket] = []
@@ -75,14 +80,22 @@ class Proxy:
                 if self.alone and number == 0:
                     message = message[:11] + b"\0" + message[12:]  # as of llama.cpp's own server
                 if self.replies >= self.last:
-                    if not self.zeros:
+                    message = self._last_words(message)
+                    if not message:
                         break
-                    message = message[:8] + bytes(len(message) - 8)
                 self.replies += 1
                 client.sendall(message)
         for each in (client, server):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
+
+    def _last_words(self, message: bytes) -> bytes:
+        """What comes in place of a reply after the last one; nothing if the server is gone."""
+        if self.lie is not None and self.replies < self.last + self.lies:
+            return message[:8] + self.lie(message[8:])
+        if self.lie is not None:
+            return message
+        return message[:8] + bytes(len(message) - 8) if self.zeros else b""
 
     def _spoiled(self, data: bytes) -> bytes:
         if self.pause:

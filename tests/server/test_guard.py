@@ -250,6 +250,13 @@ def test_hosts_of_this_machine(host: str) -> None:
         "127.0.0.1.evil.example:8080",
         "8.8.8.8",
         ":8080",
+        "127.0.0.1:80@evil.example",
+        "localhost:80@evil.example",
+        "[::1]evil.example",
+        "[::1",
+        "localhost:99999",
+        "localhost:x",
+        "localhost/evil.example",
     ],
 )
 def test_names_that_were_made_to_mean_this_machine(path: str, host: str) -> None:
@@ -311,6 +318,8 @@ APP = "https://app.example.org"
         "http://localhost:8080",
         "http://127.0.0.1:x",
         "app://x",
+        "http://evil@127.0.0.1",
+        "http://127.0.0.1/evil",
     ],
 )
 def test_pages_of_others_may_not_call(path: str, origin: str) -> None:
@@ -335,6 +344,8 @@ def test_pages_of_others_may_not_call(path: str, origin: str) -> None:
         ("http://localhost.evil.example", 403),
         ("http://notlocalhost", 403),
         ("http://127.0.0.1.evil.example", 403),
+        ("http://evil@127.0.0.1", 403),
+        ("http://127.0.0.1:80@evil.example", 403),
         ("http://[::1", 403),
         ("file://localhost", 403),
         ("null", 403),

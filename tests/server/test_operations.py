@@ -355,7 +355,10 @@ def test_lines_for_people(http: httpx.Client) -> None:
         while stream.getvalue().count("\n") < 6 and time.monotonic() < end:
             time.sleep(0.01)
     first, second, third, *trace = stream.getvalue().splitlines()
-    assert re.match(rf"\d\d:\d\d:\d\d  POST {CHATS} 200  key=ops  model=demo  finish=length", first)
+    assert re.match(
+        rf"\d\d:\d\d:\d\d  POST {CHATS} 200  client=127.0.0.1  key=ops  model=demo  finish=length",
+        first,
+    )
     assert r"  GET /\u001b[31m\n\u007f 404" in second
     assert third.endswith(r"  error  it\nfailed")
     assert trace[0].startswith("Traceback")

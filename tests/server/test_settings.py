@@ -233,6 +233,21 @@ def test_a_file_may_begin_with_a_mark_of_its_encoding(tmp_path: Path) -> None:
     assert read("\ufeffport = 99", where=tmp_path).settings.port == 99
 
 
+def test_isolate_is_for_all_models_of_a_file_or_for_one(tmp_path: Path) -> None:
+    text = """
+    isolate = true
+    [[model]]
+    path = "a.gguf"
+    [[model]]
+    path = "b.gguf"
+    isolate = false
+    """
+    first, second = read(text, where=tmp_path).settings.models
+    assert (first.options["isolate"], second.options["isolate"]) == (True, False)
+    (bundled,) = read("isolate = true", where=tmp_path).settings.models
+    assert bundled.options["isolate"] is True
+
+
 # ---- what is wrong -----------------------------------------------------------------------------
 
 
@@ -251,6 +266,8 @@ def test_a_file_may_begin_with_a_mark_of_its_encoding(tmp_path: Path) -> None:
         ("cors_origins = ['https://a.example/']", "is no origin; give scheme, host and port"),
         ("cors_origins = ['null']", "is no origin"),
         ("allowed_hosts = ['http://a']", "is no name of a host"),
+        ("trusted_proxies = ['proxy']", "'proxy' is no address; give addresses or networks"),
+        ("isolate = 'yes'", "isolate must be"),
         ("host = []", "host names no address to listen at"),
         ("host = ['a,b']", "host: 'a,b' has a comma"),
         ("host = 7", "host must be a list of texts, not int"),
@@ -288,7 +305,8 @@ def test_a_file_that_is_wrong(toml: str, expected: str, tmp_path: Path) -> None:
         ("STRICT", "maybe", "LLAMA_PY_STRICT: strict must be True or False"),
         ("N_CTX", "-4", "LLAMA_PY_N_CTX: n_ctx=-4 is out of range"),
         ("CHAT_TEMPLATE", "/nowhere", "LLAMA_PY_CHAT_TEMPLATE: cannot read /nowhere"),
-        ("API_KEY", "", "LLAMA_PY_API_KEY: the API key .* 1 to 512 visible"),
+        ("API_KEY", "", "LLAMA_PY_API_KEY: an API key is empty; give one, or leave it out"),
+        ("API_KEY", "one,", "LLAMA_PY_API_KEY: an API key is empty"),
         ("API_KEY", os.fsdecode(b"k\xff"), "LLAMA_PY_API_KEY: the API key .* 1 to 512 visible"),
         ("API_KEY", "(hidden)", "was left out when these settings were printed"),
         ("HOST", "unix:", "names no socket"),

@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 
 from llama_py.api.facts import ContextFacts
 from llama_py.api.isolation.codec import Codec
-from llama_py.api.isolation.connection import MessageSocket
-from llama_py.api.isolation.messages import Down, Facts, Row, Up, row_of
+from llama_py.api.isolation.connection import Frame, MessageSocket
+from llama_py.api.isolation.messages import USUAL, Down, Ended, Facts, Row, Up, row_of
 from llama_py.api.kept.conversations import Conversations
 from llama_py.api.kept.model_cache import Prewarmed
 from llama_py.api.kept.states import States
@@ -44,6 +44,8 @@ __all__ = ["main"]
 _PREPARING, _ASKING = 4, 16
 #: Seconds between two reports of the metrics with the ends of requests.
 _BETWEEN_METRICS = 0.5
+#: Most bytes that the other process may send: pictures, conversations that come back.
+_LIMITS = (1 << 30, 1 << 46)
 #: Seconds that this process has to write its conversations when nobody is there any more.
 _LAST_MOMENTS = 5.0
 #: By how many thousandths of the memory this process seems larger to the system that looks for one
@@ -76,20 +78,43 @@ class _Outbox:
         now, metrics = time.monotonic(), None
         if now - self._told > _BETWEEN_METRICS:
             self._told, metrics = now, self.metrics()
+        self.send_ends(rows, metrics)
+
+    def send_ends(self, rows: list[Row], metrics: Any) -> None:
+        """Send rows among which requests end."""
         try:
-            data = self._codec.encode((int(Up.ENDS), rows, metrics))
-        except IsolationError:  # an error refers to what cannot cross
-            data = self._codec.encode((int(Up.ENDS), [*map(_plain, rows)], metrics))
-        self._connection.send(data)
+            frame = _checked(self._codec.encode((int(Up.ENDS), rows, metrics)))
+        except IsolationError as problem:
+            rows = [_plain(row, problem) for row in rows]
+            frame = self._codec.encode((int(Up.ENDS), rows, metrics))
+        self._connection.send(frame)
 
 
-def _plain(row: Row) -> Row:
-    """A row whose error is one that can cross."""
-    if len(row) != 2 or row[1].event[3] is None:
+def _checked(frame: Frame) -> Frame:
+    """A frame that the other process takes.
+
+    Raises:
+        IsolationError: it is too long.
+    """
+    if len(frame[0]) > USUAL[0]:
+        raise IsolationError(
+            f"an answer of {len(frame[0])} bytes is more than the {USUAL[0]} that may come from a "
+            "model's own process; ask for less of it, or load the model without isolate=True"
+        )
+    return frame
+
+
+def _plain(row: Row, problem: IsolationError) -> Row:
+    """A row that can cross: without errors of others, and without what is too long."""
+    if len(row) != 2:
         return row
-    reason, text, stop, error = row[1].event
-    plain = LlamaError(f"{type(error).__name__}: {error}")
-    return row[0], replace(row[1], event=(reason, text, stop, plain))
+    ended: Ended = row[1]
+    _, text, stop, error = ended.event
+    if error is None and ended.record["prompt_logprobs"] is None:
+        return row
+    plain = problem if error is None else LlamaError(f"{type(error).__name__}: {error}")
+    record = {**ended.record, "prompt_logprobs": None}
+    return row[0], Ended(("error", text, stop, plain), record)
 
 
 class _Outgoing(Mailbox):
@@ -132,6 +157,7 @@ class _Child:
         self._asking = ThreadPoolExecutor(_ASKING, thread_name_prefix="llama_py-asked")
         self._loader: threading.Thread | None = None
         self._unwanted = False
+        self._closing: threading.Thread | None = None
 
     @property
     def llama(self) -> Llama:
@@ -152,24 +178,39 @@ class _Child:
             Down.ASK: self._ask,
             Down.EMBED: self._embed,
             Down.STOP_LOADING: self._stop_loading,
+            Down.PING: self._pong,
+            Down.CLOSE: self._close_soon,
         }
         while (data := self.connection.receive()) is not None:
             kind, *contents = self.codec.decode(data)
-            if kind == Down.CLOSE:
-                break
             actions[kind](*contents)
-        else:  # the other process is gone, in whatever way
-            timer = threading.Timer(_LAST_MOMENTS, os._exit, [1])
-            timer.daemon = True
-            timer.start()
+        # The other process is gone, in whatever way, or this one has closed its model.
+        timer = threading.Timer(_LAST_MOMENTS, os._exit, [1])
+        timer.daemon = True
+        timer.start()
+        if self._closing is None:
+            self._close()
+        else:
+            self._closing.join()
+
+    def _pong(self) -> None:
+        self.connection.send(self.codec.encode_plain((int(Up.PONG),)))
+
+    def _close_soon(self) -> None:
+        """Close it in a thread: until that is done, this one tells that it is alive."""
+        self._closing = threading.Thread(target=self._close, name="llama_py-close", daemon=True)
+        self._closing.start()
+
+    def _close(self) -> None:
         self._unwanted = True
         if self._llama is not None:
             self._llama.close()
         for store in self._stores:
             store.close()
+        self.connection.shut()
 
     def _say(self, kind: Up, *contents: Any) -> None:
-        self.connection.send(self.codec.encode((int(kind), *contents)))
+        self.connection.send(_checked(self.codec.encode((int(kind), *contents))))
 
     # -- loading --------------------------------------------------------------------------------
 
@@ -442,7 +483,7 @@ def main(number: int, version: str) -> NoReturn:
     if sys.platform == "linux":
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text(_RATHER_THIS_ONE, encoding="ascii")
-    child = _Child(MessageSocket(socket.socket(fileno=number)))
+    child = _Child(MessageSocket(socket.socket(fileno=number), _LIMITS))
     if version != __version__:
         child._say(
             Up.FAILED,

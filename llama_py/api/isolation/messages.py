@@ -13,10 +13,28 @@ from typing import Any
 import numpy as np
 
 from llama_py.api.facts import ContextFacts
+from llama_py.core.host.machine import memory_bytes
 from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent, TokenLogprobs
 from llama_py.quick_dataclass import dataclass
 
-__all__ = ["Down", "Ended", "Facts", "Row", "Up", "note_event", "row_of"]
+__all__ = [
+    "LARGE",
+    "STATES",
+    "USUAL",
+    "Down",
+    "Ended",
+    "Facts",
+    "Row",
+    "Up",
+    "note_event",
+    "row_of",
+]
+
+#: Most bytes of a message to the process that calls: of its structure, and of the arrays behind it.
+USUAL = (1 << 23, 1 << 28)
+#: The same while the answer to one of ``STATES`` is awaited, which may be a whole conversation.
+LARGE = (1 << 23, memory_bytes())
+STATES = frozenset({"conversations", "of_prompt"})
 
 
 class Down(IntEnum):
@@ -31,6 +49,7 @@ class Down(IntEnum):
     EMBED = 7  # call, inputs, ranks, tenant
     CLOSE = 8  # nothing more comes
     STOP_LOADING = 9
+    PING = 10  # tell that you are alive
 
 
 class Up(IntEnum):
@@ -47,6 +66,7 @@ class Up(IntEnum):
     EVENTS = 9  # rows (row_of) of all calls of one step
     ENDS = 10  # the same, some of which are Ended; and the metrics
     VECTORS = 11  # call, index of the input, array
+    PONG = 12
 
 
 @dataclass(frozen=True, slots=True)

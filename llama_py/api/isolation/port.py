@@ -70,7 +70,7 @@ class IsolatedPort:
         try:
             tokens = self._queue(mailbox, contents)
         except EngineDeadError:
-            if any(record.started for record in records):
+            if self.process.silent or any(record.started for record in records):
                 raise
             tokens = self._queue(mailbox, contents)  # nothing was done for it, and it waits
         for record, found in zip(records, tokens, strict=True):
@@ -82,7 +82,7 @@ class IsolatedPort:
         process = self.process
         call, answer = process.begin(mailbox)
         try:
-            return process.wait_for_answer(call, answer, Down.SUBMIT, *contents)
+            return process.queue(call, answer, *contents)
         except BaseException:
             process.forget(mailbox.numbers)
             raise
@@ -91,9 +91,7 @@ class IsolatedPort:
         """End a call; see ``Driver.cancel``."""
         if mailbox.ended.is_set() or self.process.process.inherited:
             return
-        call = self.process.call_of(mailbox)
-        if call is not None:
-            self.process.send(Down.CANCEL, call)
+        self.process.cancel(mailbox)
         if wait and threading.current_thread() is not self.process.thread:
             while not mailbox.ended.wait(LOOK):
                 self.check_alive()
@@ -158,11 +156,11 @@ class IsolatedEmbeddingQueue(EmbeddingQueue):
         inputs = [*job.inputs]
         try:
             contents = int(Down.EMBED), call, inputs, job.ranks, tenant()
-            message = process.codec.encode(contents)
+            frame = process.codec.encode(contents)
         except BaseException as error:
             job.fail(error)
             raise
-        process.send_bytes(message)
+        process.send_frame(frame)
         job.future.add_done_callback(
             lambda ended: process.send(Down.CANCEL, call) if ended.cancelled() else None
         )

@@ -6,7 +6,9 @@ time, and after pauses that grow when it dies again before it has finished a req
 come while it is being loaded wait for it; those that come in such a pause are refused.
 
 The two are bound to each other by their socket alone: whichever ends, the other one sees the end of
-what it reads. That holds for every way to die.
+what it reads. That holds for every way to die. A process that hangs is found out by another thread,
+which asks for a sign of life each second: calls fail that wait for one that is silent, and it is
+killed when it goes on. The same happens to one that says what nobody understands.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -34,8 +36,8 @@ from typing import Any
 from llama_py import forks
 from llama_py.api.facts import ProcessStatus
 from llama_py.api.isolation.codec import Codec
-from llama_py.api.isolation.connection import MessageSocket
-from llama_py.api.isolation.messages import Down, Facts, Row, Up, note_event
+from llama_py.api.isolation.connection import Frame, MessageSocket, QueuedSocket
+from llama_py.api.isolation.messages import LARGE, STATES, USUAL, Down, Facts, Row, Up, note_event
 from llama_py.embeddings.queue import EmbeddingJob
 from llama_py.engine.loop import CLOSED, LOOK, MOST_EVENTS
 from llama_py.engine.mailbox import Mailbox
@@ -44,9 +46,11 @@ from llama_py.engine.request import FinishEvent, Output, Record
 from llama_py.errors import (
     ClosedError,
     EngineDeadError,
+    GenerationTimeout,
     InvalidModelError,
     IsolationError,
     LlamaError,
+    shown,
 )
 from llama_py.quick_dataclass import dataclass
 from llama_py.version import __version__
@@ -62,6 +66,15 @@ _BOOT = (
 )
 #: Seconds that a process has to write its conversations when its model is closed.
 _PATIENCE = 20.0
+#: Seconds between two questions whether it is alive. It is silent, and hangs, when this many of
+#: them in a row had no answer; and before it has said anything, as long as it takes to start.
+_BEAT, _SILENT, _HANGS, _STARTS = 1.0, 3, 10, 120
+#: Bytes a second by which it may be silent for longer, while a long message is under way.
+_BYTES_PER_BEAT = 10_000_000
+#: Seconds within which a request is queued, and everything else answered but what computes.
+_QUEUED, _ANSWERED = 60.0, 600.0
+#: Seconds that a request may run for longer than its own limit.
+_SLACK = 2.0
 #: Seconds to wait for a process whose socket is closed already.
 _LAST_MOMENTS = 5.0
 #: Lines of what it wrote on standard error that are kept, and that an error shows.
@@ -89,6 +102,7 @@ class _Request:
     call: int
     mailbox: Mailbox
     record: Record
+    cancelled: bool = False
 
 
 class ModelProcess:
@@ -133,6 +147,12 @@ class ModelProcess:
         self._answers: dict[int, Future[Any]] = {}
         self._requests: dict[int, _Request] = {}
         self._jobs: dict[int, EmbeddingJob] = {}
+        self._large: set[int] = set()
+        self._delivering = threading.RLock()
+        self._silence = 0
+        self._heard = self._spoke = False
+        #: Why it was ended here, or "".
+        self._fault = ""
         self._counted, self._metrics = Metrics(), Metrics()
         self._deaths = 0
         self._worked = False
@@ -144,14 +164,20 @@ class ModelProcess:
         self.thread = threading.Thread(target=self._run, name="llama_py-isolated", daemon=True)
         _processes.add(self)
         self.thread.start()
+        threading.Thread(target=self._watch, name="llama_py-heartbeat", daemon=True).start()
 
     # -- asking ---------------------------------------------------------------------------------
 
     @property
     def status(self) -> ProcessStatus:
         """How it is now."""
-        ready = self._phase is _Phase.READY
+        ready = self._phase is _Phase.READY and not self.silent
         return ProcessStatus(self.pid, ready, self.pause_left, self.restarts, self.last_death)
+
+    @property
+    def silent(self) -> bool:
+        """Whether it has given no sign of life for some seconds."""
+        return self._silence >= _SILENT
 
     @property
     def pause_left(self) -> float:
@@ -166,6 +192,7 @@ class ModelProcess:
 
     def note_metrics(self, metrics: Metrics) -> None:
         """What the engine of the process that is running has counted by now."""
+        _ = self._counted + metrics  # numbers: else it raises here
         self._metrics = metrics
 
     def wait_until_loaded(self, progress: Callable[[float], bool | None] | None) -> Facts:
@@ -211,7 +238,10 @@ class ModelProcess:
             BaseException: what the function raised.
         """
         call, answer = self._begin()
-        return self.wait_for_answer(call, answer, Down.ASK, name, arguments, tenant)
+        limit = None if name == "score" else _ANSWERED  # which computes, and has its own
+        if name in STATES:
+            self._expect_large(call)
+        return self.wait_for_answer(call, answer, limit, Down.ASK, name, arguments, tenant)
 
     def remember(self, name: str, *arguments: Any) -> None:
         """``ask`` this, and again whenever the process was started again."""
@@ -219,14 +249,30 @@ class ModelProcess:
         with self._changed:
             self._again[name] = arguments
 
-    def wait_for_answer(self, call: int, answer: Future[Any], kind: Down, *contents: Any) -> Any:
+    def queue(self, call: int, answer: Future[Any], *contents: Any) -> Any:
+        """Send the requests of a call that was begun; their tokens. See ``wait_for_answer``."""
+        return self.wait_for_answer(call, answer, _QUEUED, Down.SUBMIT, *contents)
+
+    def wait_for_answer(
+        self, call: int, answer: Future[Any], limit: float | None, kind: Down, *contents: Any
+    ) -> Any:
         """Send the message of a call that was begun, and wait for what comes of it.
+
+        Args:
+            limit: seconds after which the process is ended that does not answer.
 
         Raises:
             IsolationError: something in it cannot cross.
+            EngineDeadError: it died, or gives no sign of life.
         """
+        end = float("inf") if limit is None else time.monotonic() + limit
         try:
-            self.send_bytes(self.codec.encode((int(kind), call, *contents)))
+            self.send_frame(self.codec.encode((int(kind), call, *contents)))
+            while not wait([answer], LOOK).done:
+                if self.silent:
+                    raise self._no_answer()
+                if time.monotonic() > end:
+                    self._end_process(f"did not answer a call within {limit:.0f} s")
             return answer.result()
         except BaseException:
             with self._changed:
@@ -234,6 +280,21 @@ class ModelProcess:
             if not answer.done():  # Ctrl-C, after which nobody wants it
                 self.send(Down.CANCEL, call)
             raise
+
+    def _no_answer(self) -> EngineDeadError:
+        message = f"the process of {self.name} (pid {self.pid}) does not answer"
+        later = (
+            f"it is started again if that goes on for {_HANGS * _BEAT:.0f} s, so call again then"
+        )
+        public = f"the model's process does not answer; {later}"
+        return EngineDeadError(f"{message}; {later}", retry_after=_HANGS * _BEAT, public=public)
+
+    def _expect_large(self, call: int) -> None:
+        """The answer to a call may be as long as a conversation."""
+        with self._changed:
+            self._large.add(call)
+            if self._connection is not None:
+                self._connection.limits = LARGE
 
     def _begin(self) -> tuple[int, Future[Any]]:
         """The number of a call, and its answer, when the process is ready."""
@@ -280,19 +341,30 @@ class ModelProcess:
 
     def send(self, kind: Down, *contents: Any) -> None:
         """Send a message of numbers and texts."""
-        self.send_bytes(self.codec.encode_plain((int(kind), *contents)))
+        self.send_frame(self.codec.encode_plain((int(kind), *contents)))
 
-    def send_bytes(self, message: bytes) -> None:
-        """Send what was encoded."""
+    def send_frame(self, frame: Frame) -> None:
+        """Send what was encoded; it does not wait for that."""
         connection = self._connection
         if connection is not None:
-            connection.send(message)
+            connection.send(frame)
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Nobody waits for these requests any more."""
         with self._changed:
             for number in numbers:
                 self._requests.pop(number, None)
+
+    def cancel(self, mailbox: Mailbox) -> None:
+        """Have the requests of a call end: there, or if it does not answer, here."""
+        with self._changed:
+            found = [self._requests.get(number) for number in mailbox.numbers]
+            requests = [each for each in found if each is not None]
+            for each in requests:
+                each.cancelled = True
+        if requests:
+            self.send(Down.CANCEL, requests[0].call)
+            self._expire()
 
     def call_of(self, mailbox: Mailbox) -> int | None:
         """The number of the call of a mailbox, unless it has ended."""
@@ -307,13 +379,51 @@ class ModelProcess:
         while self._phase is not _Phase.CLOSED:
             try:
                 connection = self._start()
-            except OSError as error:
-                self._failed = LlamaError(f"no process can be started for {self.name}: {error}")
             except LlamaError as error:  # what it should be told cannot cross
                 self._failed = error
+            except Exception as error:
+                self._failed = LlamaError(f"no process can be started for {self.name}: {error}")
             else:
                 self._listen(connection)
             self._bury()
+
+    def _watch(self) -> None:
+        """Ask it for a sign of life, and end it when none comes, until it is closed."""
+        while self.thread.is_alive():
+            self._beat()
+            self._expire()
+            self.thread.join(_BEAT)
+
+    def _beat(self) -> None:
+        """A second has passed. (One in which this process was stopped counts as one.)"""
+        connection = self._connection
+        if connection is None:
+            return
+        self._silence, self._heard = 0 if self._heard else self._silence + 1, False
+        most = (_HANGS if self._spoke else _STARTS) + connection.moving / _BYTES_PER_BEAT
+        if self._silence > most:
+            self._end_process(f"gave no sign of life for {self._silence * _BEAT:.0f} s")
+        elif not self._silence or not self._spoke:  # else the last question waits there
+            self.send(Down.PING)
+
+    def _expire(self) -> None:
+        """End the requests that the other process should have ended by now."""
+        now = time.perf_counter()
+        for request in [*self._requests.values()]:
+            record = request.record
+            timeout = record.request.generation.timeout
+            if request.cancelled and self.silent:
+                self._end([request], self._no_answer())
+            elif timeout is not None and now > record.submitted + timeout + _SLACK:
+                self.send(Down.CANCEL, request.call)
+                message = f"the request took longer than timeout={timeout} seconds"
+                self._end([request], GenerationTimeout(message))
+
+    def _end_process(self, fault: str) -> None:
+        """Kill it, which the thread that listens sees."""
+        child, self._fault = self._child, self._fault or fault
+        if child is not None:
+            child.kill()
 
     def _start(self) -> MessageSocket:
         own, theirs = socket.socketpair()
@@ -334,13 +444,14 @@ class ModelProcess:
                 # A debugger that ggml calls for the trace of an abort would hold up the restart.
                 env={"GGML_NO_BACKTRACE": "1", **os.environ},
             )
-        connection = MessageSocket(own)
+        connection = QueuedSocket(own, USUAL)
         _connections.add(connection)
         path, options = self._loading
         with self._changed:
             self._child, self._connection, self.pid = child, connection, child.pid
             self._lines = deque(maxlen=_LINES)
             self._since, self._worked = time.monotonic(), False
+            self._silence, self._heard, self._spoke, self._fault = 0, False, False, ""
             closed = self._phase is _Phase.CLOSED
         self._reader = threading.Thread(
             target=self._read_lines, args=(child, self._lines), daemon=True
@@ -368,69 +479,79 @@ class ModelProcess:
                 _log.info("%s (pid %d): %s", self.name, child.pid, text)
 
     def _listen(self, connection: MessageSocket) -> None:
-        while (data := connection.receive()) is not None:
-            try:
+        try:
+            while (data := connection.receive()) is not None:
+                self._heard = self._spoke = True
                 self._handle(self.codec.decode(data))
-            except Exception:  # of what cannot be understood, the process is no use
-                _log.exception("a message of the process of %s was not understood", self.name)
-                break
+        except Exception as error:  # of what cannot be understood, the process is no use
+            _log.exception("a message of the process of %s was not understood", self.name)
+            self._end_process(f"was ended, because of a message: {shown(error, 200)}")
         connection.close()
 
-    def _handle(self, message: tuple[Any, ...]) -> None:
-        kind = message[0]
-        if kind == Up.EVENTS:
-            self._hand_out(message[1])
-        elif kind == Up.ENDS:
-            if message[2] is not None:
-                self._metrics = message[2]
-            self._hand_out(message[1])
-        elif kind == Up.STARTED:
-            number, when, cache, tokens = message[1:]
-            request = self._requests.get(number)
-            if request is not None:
-                request.record.cache, request.record.started = cache, when
-                if tokens is not None:
-                    request.record.tokens = tokens.tolist()
-        elif kind == Up.PROGRESS:
-            self._note_progress(*message[1:])
-        elif kind in (Up.ANSWER, Up.REFUSED):
-            self._note_answer(*message)
-        elif kind == Up.VECTORS:
-            job = self._jobs.get(message[1])
-            if job is not None:
-                job.put(message[2], message[3])
-        elif kind == Up.LOG:
-            level, text = message[1:]
-            _log.log(level, "%s", text)
-        else:
-            self._note_loading(kind, message[1])
+    def _handle(self, message: Sequence[Any]) -> None:
+        kind, *contents = message
+        handler = _HANDLERS.get(kind)
+        if handler is None:
+            raise LlamaError(f"there is no message of the kind {shown(kind)}")
+        handler(self, *contents)
 
-    def _note_loading(self, kind: int, value: Any) -> None:
+    def _note_ends(self, rows: list[Row], metrics: Metrics | None) -> None:
+        if metrics is not None:
+            self.note_metrics(metrics)
+        self._hand_out(rows)
+
+    def _note_start(self, number: int, when: float, cache: Any, tokens: Any) -> None:
+        request = self._requests.get(number)
+        if request is not None:
+            request.record.cache, request.record.started = cache, when
+            if tokens is not None:
+                request.record.tokens = tokens.tolist()
+
+    def _note_vectors(self, call: int, index: int, rows: Any) -> None:
+        job = self._jobs.get(call)
+        if job is not None:
+            job.put(index, rows)
+
+    def _note_loading(self, done: float) -> None:
         with self._changed:
-            if kind == Up.LOADING:
-                self._progress = value
-            elif kind == Up.FAILED:
-                self._failed = value
-            elif kind == Up.READY and self._phase is _Phase.LOADING:
-                self.facts, self._phase, self._once_ready = value, _Phase.READY, True
+            self._progress = float(done)
+            self._changed.notify_all()
+
+    def _note_failure(self, error: BaseException) -> None:
+        with self._changed:
+            self._failed = error
+            self._changed.notify_all()
+
+    def _note_ready(self, facts: Facts) -> None:
+        with self._changed:
+            if self._phase is _Phase.LOADING:
+                self.facts, self._phase, self._once_ready = facts, _Phase.READY, True
                 self._failed, self._since = None, time.monotonic()
             self._changed.notify_all()
 
-    def _note_answer(self, kind: int, call: int, value: Any) -> None:
+    def _asked(self, call: int) -> tuple[Future[Any] | None, EmbeddingJob | None]:
+        """Who waits for the answer that has come."""
         with self._changed:
-            answer = self._answers.pop(call, None)
-            job = self._jobs.pop(call, None)
-        if job is not None and kind == Up.REFUSED:
-            job.fail(value)
-        if answer is None:
-            if kind == Up.REFUSED and job is None:
-                _log.debug("a call that nobody waits for failed: %s", value)
-            return
-        with suppress(InvalidStateError):  # it was given up
-            if kind == Up.ANSWER:
+            self._large.discard(call)
+            if self._connection is not None and not self._large:
+                self._connection.limits = USUAL
+            return self._answers.pop(call, None), self._jobs.pop(call, None)
+
+    def _note_answer(self, call: int, value: Any) -> None:
+        answer, _ = self._asked(call)
+        if answer is not None:
+            with suppress(InvalidStateError):  # it was given up
                 answer.set_result(value)
-            else:
-                answer.set_exception(value)
+
+    def _note_refusal(self, call: int, error: BaseException) -> None:
+        answer, job = self._asked(call)
+        if job is not None:
+            job.fail(error)
+        elif answer is not None:
+            with suppress(InvalidStateError):  # it was given up
+                answer.set_exception(error)
+        else:
+            _log.debug("a call that nobody waits for failed: %s", error)
 
     # -- what comes for requests ----------------------------------------------------------------
 
@@ -450,14 +571,17 @@ class ModelProcess:
         requests = self._requests
         shares: dict[Mailbox, list[Output]] = {}
         calls: dict[Mailbox, int] = {}
-        for row in rows:
-            request = requests.get(row[0])
-            if request is None:  # its call was given up
-                continue
-            mailbox = request.mailbox
-            shares.setdefault(mailbox, []).append((row[0], note_event(row, request.record)))
-            calls[mailbox] = request.call
-        self._deliver(shares, calls)
+        with self._delivering:
+            for row in rows:
+                request = requests.get(row[0])
+                if request is None:  # its call was given up
+                    continue
+                mailbox = request.mailbox
+                shares.setdefault(mailbox, []).append((row[0], note_event(row, request.record)))
+                if len(request.record.generated) > self._most_generated:
+                    raise LlamaError("a reply has more tokens than its context could hold")
+                calls[mailbox] = request.call
+            self._deliver(shares, calls)
 
     def _deliver(
         self, shares: Mapping[Mailbox, list[Output]], calls: Mapping[Mailbox, int]
@@ -481,18 +605,27 @@ class ModelProcess:
             if bell is not None:
                 bell()
 
+    @property
+    def _most_generated(self) -> float:
+        """More tokens than a reply may have; also with what is sampled beyond the last cell."""
+        context = self.facts.context if self.facts is not None else None
+        return float("inf") if context is None else 2 * context.n_ctx
+
     def _end(self, requests: Iterable[_Request], error: BaseException) -> None:
         """End requests here, with an error."""
         shares: dict[Mailbox, list[Output]] = {}
         calls: dict[Mailbox, int] = {}
-        for request in requests:
-            record = request.record
-            record.reason, record.ended = "error", time.perf_counter()
-            record.request = record.request.without_callbacks()
-            ended = request.number, FinishEvent("error", error=error)
-            shares.setdefault(request.mailbox, []).append(ended)
-            calls[request.mailbox] = request.call
-        self._deliver(shares, calls)
+        with self._delivering:
+            for request in requests:
+                if request.number not in self._requests:  # it has ended just now
+                    continue
+                record = request.record
+                record.reason, record.ended = "error", time.perf_counter()
+                record.request = record.request.without_callbacks()
+                ended = request.number, FinishEvent("error", error=error)
+                shares.setdefault(request.mailbox, []).append(ended)
+                calls[request.mailbox] = request.call
+            self._deliver(shares, calls)
 
     # -- its end --------------------------------------------------------------------------------
 
@@ -500,6 +633,7 @@ class ModelProcess:
         """It is gone: tell everybody, and decide when it is started again."""
         child, reader = self._child, self._reader
         with self._changed:
+            self._large.clear()
             if self._phase is _Phase.READY:  # who comes now waits
                 self._phase = _Phase.LOADING
         if child is not None:
@@ -511,7 +645,7 @@ class ModelProcess:
         if reader is not None:
             reader.join(1.0)
         with self._changed:
-            self._connection = None
+            self._connection, self._silence = None, 0
             self._counted, self._metrics = self._counted + self._metrics, Metrics()
             for number, request in [*self._requests.items()]:
                 # Who is told that it was not queued gets no events of it, and may queue it again.
@@ -527,10 +661,10 @@ class ModelProcess:
                 self._phase = _Phase.CLOSED
             else:
                 error = self._note_death(child)
+            for answer in answers:  # before anybody takes its call for one that goes on
+                with suppress(InvalidStateError):
+                    answer.set_exception(error)
             self._changed.notify_all()
-        for answer in answers:
-            with suppress(InvalidStateError):
-                answer.set_exception(error)
         for job in jobs:
             job.fail(error)
         self._end([*self._requests.values()], error)
@@ -565,7 +699,9 @@ class ModelProcess:
             except ValueError:
                 name = f"signal {-code}"
         how = f"ended with exit code {code}" if name is None else f"was ended by {name}"
-        if self._failed is not None:
+        if self._fault:
+            how = self._fault
+        elif self._failed is not None:
             how = f"could not load it again: {self._failed}"
         elif name == "SIGKILL":
             how += " (somebody sent it, or the system did, which was out of memory)"
@@ -609,7 +745,9 @@ class ModelProcess:
             child.kill()
         if threading.current_thread() is self.thread:
             return
-        self.thread.join(_PATIENCE)
+        end = time.monotonic() + _PATIENCE
+        while self.thread.is_alive() and not self.silent and time.monotonic() < end:
+            self.thread.join(LOOK)
         if self.thread.is_alive() and child is not None:
             _log.warning("the process of %s did not end in order, and is killed", self.name)
             child.kill()
@@ -624,6 +762,20 @@ class ModelProcess:
             self.send(Down.CLOSE)
 
 
+_HANDLERS: Mapping[int, Callable[..., None]] = {
+    Up.LOADING: ModelProcess._note_loading,
+    Up.READY: ModelProcess._note_ready,
+    Up.FAILED: ModelProcess._note_failure,
+    Up.LOG: lambda self, level, text: _log.log(level, "%s", text),
+    Up.ANSWER: ModelProcess._note_answer,
+    Up.REFUSED: ModelProcess._note_refusal,
+    Up.STARTED: ModelProcess._note_start,
+    Up.PROGRESS: ModelProcess._note_progress,
+    Up.EVENTS: ModelProcess._hand_out,
+    Up.ENDS: ModelProcess._note_ends,
+    Up.VECTORS: ModelProcess._note_vectors,
+    Up.PONG: lambda self: None,
+}
 _processes: weakref.WeakSet[ModelProcess] = weakref.WeakSet()
 _connections: weakref.WeakSet[MessageSocket] = weakref.WeakSet()
 

@@ -13,7 +13,6 @@ import logging
 import os
 import uuid
 from collections.abc import Mapping
-from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from llama_py.errors import (
     shown,
 )
 from llama_py.options.checks import whole_text
+from llama_py.regular_files import open_regular, read_text
 from llama_py.states.payload import Payload, read_state
 from llama_py.states.state import StoredState
 from llama_py.states.whole import read_whole, write_whole
@@ -147,7 +147,7 @@ def load(cache: ModelCache, path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a session, and bring its state into memory if there is one that fits."""
     path = _as_path(path)
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = json.loads(read_text(path))
     except OSError as error:
         raise _storage_error("read", path, error) from error
     except (ValueError, RecursionError) as error:
@@ -192,7 +192,7 @@ def _checked(path: Path, saved: dict[str, Any]) -> dict[str, Any]:
 def _bring_in(cache: ModelCache, path: Path, saved: Mapping[str, Any]) -> None:
     state, name = saved["state"], _state_path(path)
     if isinstance(state, dict) and "whole" in state:
-        with FileIO(str(name)) as file:
+        with open_regular(name) as file:
             stored = read_whole(file, name)
     else:  # as ``_write_state`` noted it
         described = state if isinstance(state, dict) else {}

@@ -19,6 +19,7 @@ from llama_py.media.files import look_at
 from llama_py.media.limits import MediaLimits
 from llama_py.media.objects import Audio, Image
 from llama_py.media.sources import read_url
+from llama_py.regular_files import open_regular
 
 __all__ = ["UserContent", "as_content", "media_folder", "with_files", "without_files"]
 
@@ -133,7 +134,8 @@ def _with_file(part: Any, folder: Path) -> Any:
         raise StateError(f"the saved conversation names a picture {own!r}, which is no digest")
     path = folder / own
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            data = file.readall()
     except OSError as error:
         raise StateError(f"the picture or sound {path} cannot be read: {error}") from None
     if hashlib.sha256(data).hexdigest() != own.partition(".")[0]:

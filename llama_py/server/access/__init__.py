@@ -1,1 +1,1 @@
-"""Who is let in: keys, their allowances, hosts and origins."""
+"""Who is let in: keys, their allowances, hosts and origins; and where they come from."""

@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_py.dialects.failures import Failure, Kind
+from llama_py.server.access.clients import ClientAddresses
 from llama_py.server.access.keys import ADMIN, CHAT, Allowance, Caller, KeyRing
 from llama_py.server.access.origins import HostCheck, OriginCheck, preflight_headers
 from llama_py.server.config.settings import Settings
@@ -119,6 +120,7 @@ class Guard:
         self._finished = tuple(finished)
         self._keys = KeyRing(settings.api_keys)
         self._allowances = {key.name: Allowance(key) for key in settings.api_keys}
+        self._clients = ClientAddresses(settings.trusted_proxies)
         self._hosts = HostCheck(settings)
         self._origins = OriginCheck(settings)
 
@@ -134,6 +136,8 @@ class Guard:
         ids = (asked.first(name) for name in (b"x-request-id", b"request-id"))
         given = next((each for each in ids if each is not None and _ID.fullmatch(each)), None)
         record = RequestRecord(given or f"req_{uuid.uuid4().hex}", asked.method, asked.path)
+        peer = (scope.get("client") or ("",))[0]
+        record.client = self._clients.find(peer, asked.all(b"x-forwarded-for"))
         record.caller = scope.get("state", {}).get(CALLER, record.caller)
         scope.setdefault("state", {}).update(request_id=record.id, record=record)
         scope["state"].setdefault(BODY, send)

@@ -8,7 +8,6 @@ refused, unless the settings name it. Programs send no ``Origin`` and notice not
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
 
 from llama_py.dialects.failures import Failure, Kind
 from llama_py.errors import shown
@@ -19,6 +18,7 @@ __all__ = ["HostCheck", "OriginCheck", "preflight_headers"]
 
 _ANY = "*"
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+( *, *[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
+_PLACE = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s\[\]@:/?#\\,]+))(?::([0-9]{0,5}))?")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 Headers = list[tuple[str, str]]
@@ -41,9 +41,7 @@ class HostCheck:
         """Why a request with these ``Host`` headers is refused, or None."""
         if self._any:
             return None
-        host = hosts[0].lower() if len(hosts) == 1 else ""
-        in_brackets = host.startswith("[")
-        name = host[1:].partition("]")[0] if in_brackets else host.partition(":")[0].rstrip(".")
+        name = _place(hosts[0])[0] if len(hosts) == 1 else ""
         if name and (name in self._names or (self._loopback and is_loopback(name))):
             return None
         shown_name = shown(hosts[0]) if hosts else "missing"
@@ -90,11 +88,8 @@ _EXPOSED = ("Access-Control-Expose-Headers", "x-request-id, request-id, retry-af
 
 def _is_local(origin: str) -> bool:
     """Whether a page came from this machine itself, at whatever port."""
-    try:
-        page = urlsplit(origin.lower())
-        return page.scheme in _DEFAULT_PORTS and is_loopback(page.hostname or "")
-    except ValueError:  # brackets that do not match
-        return False
+    scheme, _, place = origin.lower().partition("://")
+    return scheme in _DEFAULT_PORTS and is_loopback(_place(place)[0])
 
 
 def _is_same(origin: str, host: str) -> bool:
@@ -102,15 +97,18 @@ def _is_same(origin: str, host: str) -> bool:
 
     Only the port is compared beside the name: a proxy may have ended TLS.
     """
-    try:
-        page, asked = urlsplit(origin.lower()), urlsplit(f"//{host.lower()}")
-        default = _DEFAULT_PORTS.get(page.scheme)
-        return bool(page.hostname) and (page.hostname, page.port or default) == (
-            asked.hostname,
-            asked.port or default,
-        )
-    except ValueError:  # a port that is no number
-        return False
+    scheme, _, place = origin.lower().partition("://")
+    default = _DEFAULT_PORTS.get(scheme)
+    (name, port), (asked, asked_port) = _place(place), _place(host)
+    return bool(name) and (name, port or default) == (asked, asked_port or default)
+
+
+def _place(text: str) -> tuple[str, int | None]:
+    """Name and port of ``host[:port]``, and nothing else: no user, no path. "" if it is none."""
+    found = _PLACE.fullmatch(text.lower())
+    if found is None or int(found[3] or 0) > 65535:
+        return "", None
+    return found[1] or found[2].rstrip("."), int(found[3]) if found[3] else None
 
 
 def preflight_headers(wanted: str | None) -> Headers:

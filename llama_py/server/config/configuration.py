@@ -40,6 +40,8 @@ __all__ = [
 _PREFIX = "LLAMA_PY_"
 #: Options whose value in the environment, and in a file, may be the name of a file with the text.
 _FILES = frozenset({"chat_template"})
+#: Options of models that a file may have once for all of them.
+_FOR_ALL = frozenset({"isolate"})
 #: What stands before the path of a draft model.
 _DRAFT = "draft="
 #: What to say of the address of a service in the environment.
@@ -121,6 +123,7 @@ class _Layers:
         self.sources: dict[str, str] = {}
         self.models: list[ModelSettings] = []
         self.model_options: dict[str, Any] = {}
+        self.for_all: dict[str, Any] = {}
         self.tables: list[ApiKey] = []
         self.singles: list[ApiKey] = []
 
@@ -134,6 +137,9 @@ class _Layers:
         models, keys = table.pop("model", []), table.pop("api_key", [])
         for name, value in table.items():
             with _naming(str(path)):
+                if name in _FOR_ALL:
+                    self.for_all[name] = MODEL_OPTIONS[name].read(value)
+                    continue
                 option = SETTINGS.options.get(name)
                 if option is None and name in MODEL_OPTIONS:
                     message = f"{name} is an option of a model: put it in [[model]]"
@@ -204,7 +210,12 @@ class _Layers:
         self.sources["model"] = source
 
     def _replace_keys(self, keys: Iterable[str], source: str) -> None:
-        self.singles = [single_key(key.strip()) for key in keys]
+        given = [key.strip() for key in keys]
+        if not all(given):
+            raise ParameterError(
+                "an API key is empty; give one, or leave it out so that no key is asked for"
+            )
+        self.singles = [single_key(key) for key in given]
         self.sources["api_key"] = source
 
     # -- all of it ------------------------------------------------------------------------------
@@ -214,7 +225,8 @@ class _Layers:
             path = bundled()
             self.models = [ModelSettings(id=default_model_id(path), path=path)]
         models = tuple(
-            replace(model, options={**model.options, **self.model_options}) for model in self.models
+            replace(model, options={**self.for_all, **model.options, **self.model_options})
+            for model in self.models
         )
         file = self.values.get("api_key_file")
         listed = read_key_file(file) if file else []

@@ -57,6 +57,8 @@ def read_list(name: str, value: Any) -> tuple[str, ...]:
     return tuple(read_text(name, each) for each in value)
 
 
+#: Proxies that connect over a socket of this kind, which has no addresses.
+UNIX = "unix"
 #: Pages of this machine, at any port.
 LOCAL_PAGES = "localhost"
 
@@ -71,6 +73,20 @@ def read_origins(name: str, value: Any) -> tuple[str, ...]:
                 "https://app.example.org:8443"
             )
     return origins
+
+
+def read_proxies(name: str, value: Any) -> tuple[str, ...]:
+    """Addresses and networks, and ``unix``."""
+    for each in read_list(name, value):
+        try:
+            if each != UNIX:
+                ipaddress.ip_network(each, strict=False)
+        except ValueError:
+            raise ParameterError(
+                f"{name}: {shown(each)} is no address; give addresses or networks, as in "
+                "127.0.0.1 or 10.0.0.0/8, or unix"
+            ) from None
+    return read_list(name, value)
 
 
 def read_addresses(name: str, value: Any) -> str:

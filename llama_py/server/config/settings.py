@@ -33,6 +33,7 @@ from llama_py.server.config.setting_readers import (
     read_list,
     read_model_id,
     read_origins,
+    read_proxies,
     read_root_path,
     read_status,
     socket_path,
@@ -122,6 +123,16 @@ class Access:
             "Names by which clients may address this server. On a loopback address `localhost` "
             "and the addresses of this machine always are among them; elsewhere, none given means "
             "any name. `*` is all of them."
+        ),
+    ] = ()
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        Reads(read_proxies),
+        Flag("--trusted-proxies", metavar="ADDRESS,..."),
+        Doc(
+            "Addresses or networks (`10.0.0.0/8`) of proxies whose `X-Forwarded-For` is believed, "
+            "and `unix` for those that come over a socket of that kind. The log then names the "
+            "client behind them; without any it names the proxy."
         ),
     ] = ()
     expose_prompts: Annotated[

@@ -26,6 +26,7 @@ from llama_py.errors import (
     ClosedError,
     ConversationBusyError,
     ConversationMissingError,
+    EngineDeadError,
     StorageError,
 )
 from llama_py.server.kept.session_registry import SessionEntry, SessionRegistry
@@ -167,9 +168,12 @@ class Sessions:
         """What is in memory of a tenant's sessions, by their names."""
         found: dict[str, list[HeldConversation]] = {}
         for llama in self._loaded():
+            status = llama.runtime.loaded.own_process
+            if status is not None and not status.ready:  # nobody waits until it is
+                continue
             try:
                 sequences = conversations_of(llama).held()
-            except ClosedError:  # it was unloaded just now
+            except (ClosedError, EngineDeadError):  # it was unloaded just now, or hangs
                 continue
             for each in sequences:
                 whose, name = owner_of(each.session or "")

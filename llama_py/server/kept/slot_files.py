@@ -13,12 +13,12 @@ import re
 import secrets
 import stat
 import threading
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import StateError, shown
+from llama_py.regular_files import open_regular
 from llama_py.states.state import StoredState
 from llama_py.states.whole import read_whole, write_whole
 
@@ -100,18 +100,15 @@ class SlotFiles:
         """
         path = self._path(self._folder(tenant), name)
         try:
-            descriptor = os.open(path, os.O_RDONLY | _CAREFULLY)
+            opened = open_regular(path, follow=False)
         except FileNotFoundError:
             message = f"there is no saved slot {name!r}"
             raise RequestError(Kind.NOT_FOUND, message, "filename") from None
         except OSError as error:
             raise _refused(f"filename={name!r} cannot be read: {error.strerror}") from None
-        with FileIO(descriptor) as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise _refused(f"filename={name!r} is no regular file")
+        with opened as file:
             try:
-                return read_whole(file, Path(name)), found.st_size
+                return read_whole(file, Path(name)), os.fstat(file.fileno()).st_size
             except (StateError, OSError, MemoryError) as error:
                 raise _refused(f"the saved slot cannot be used: {error}") from None
 

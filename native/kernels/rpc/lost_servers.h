@@ -77,6 +77,25 @@ static void * llama_py_checked_base(Dispatcher * dispatcher, ggml_backend_buffer
     return reinterpret_cast<void *>((uintptr_t) 1 << 30);  // a multiple of every alignment
 }
 
+// More than any device adds to a buffer or a tensor: for its alignment, its rows, or to compute it.
+static constexpr uint64_t LLAMA_PY_MOST_ADDED = 1ull << 33;
+
+// Whether a server says the size of what somebody asked it for. ggml ends the process where sizes do not fit, or their
+// sum is beyond all addresses.
+static bool llama_py_is_size(uint64_t size, uint64_t asked) {
+    return size >= asked && size - asked <= LLAMA_PY_MOST_ADDED && size <= UINTPTR_MAX / 4;
+}
+
+// Zeros are the answer of a server that is lost already.
+template <typename Dispatcher>
+static size_t llama_py_checked_alloc_size(Dispatcher * dispatcher, uint64_t size, size_t least) {
+    if (size == 0 || size - std::min<uint64_t>(size, least) <= LLAMA_PY_MOST_ADDED) {
+        return (size_t) size;
+    }
+    llama_py_lose(dispatcher, dispatcher->lost_endpoint);
+    return least;
+}
+
 // -- of a server --------------------------------------------------------------------------------
 
 static std::atomic_bool llama_py_serves_many { false };

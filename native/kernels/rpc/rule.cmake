@@ -67,9 +67,12 @@ function(llama_py_rpc_servers)
         "    ctx->base_ptr = llama_py_checked_base(ctx->dispatcher.get(), buffer, response.base_ptr);")
     llama_py_exchange(text LLAMA_PY_RPC
         "    if (response.remote_ptr != 0) {\n        ggml_backend_buffer_t buffer"
-        "    if (response.remote_ptr != 0 && response.remote_size >= size) {\n        ggml_backend_buffer_t buffer")
+        "    if (response.remote_ptr != 0 && llama_py_is_size(response.remote_size, size)) {\n        ggml_backend_buffer_t buffer")
     llama_py_exchange(text LLAMA_PY_RPC
         "    return response.max_size;" "    return response.max_size ? response.max_size : SIZE_MAX;")
+    llama_py_exchange(text LLAMA_PY_RPC
+        "        dispatcher->send(RPC_CMD_GET_ALLOC_SIZE, request, sizeof(*request), &response, sizeof(response));\n"
+        "        dispatcher->send(RPC_CMD_GET_ALLOC_SIZE, request, sizeof(*request), &response, sizeof(response));\n        response.alloc_size = llama_py_checked_alloc_size(dispatcher.get(), response.alloc_size, min_size);\n")
     llama_py_exchange(text LLAMA_PY_RPC
         "            cache[cache_hash] = response.alloc_size;"
         "            if (!dispatcher->lost) {\n                cache[cache_hash] = response.alloc_size;\n            }")

@@ -1,0 +1,39 @@
+"""``open_regular``: opens a file that somebody else names, and nothing that makes the opener wait.
+
+Opening a FIFO waits until somebody writes to it, and reading a device may never end.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from io import FileIO
+from pathlib import Path
+
+__all__ = ["open_regular", "read_text"]
+
+_CAREFULLY = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> FileIO:
+    """Open a regular file for reading.
+
+    Args:
+        follow: links, too.
+
+    Raises:
+        OSError: it is no regular file, or cannot be read.
+    """
+    flags = os.O_RDONLY | _CAREFULLY | (0 if follow else getattr(os, "O_NOFOLLOW", 0))
+    file = FileIO(os.open(path, flags))
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return file
+
+
+def read_text(path: Path) -> str:
+    """The text of a regular file, in UTF-8."""
+    with open_regular(path) as file:
+        return file.readall().decode("utf-8")
