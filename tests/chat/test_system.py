@@ -146,8 +146,10 @@ def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
     return tuple(out)
 
 
+_PLACES = ("first", "several", "later", "after_results", "adjacent_users")
 SLOTS = [
-    FixedSlots(*(bool(bits >> bit & 1) for bit in range(5))) for bits in range(32)
+    FixedSlots(**{name: bool(bits >> bit & 1) for bit, name in enumerate(_PLACES)})
+    for bits in range(32)
 ]  # every combination
 
 
