@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "states": {"errors", "forks"},
     "media": {"errors"},
     "memory": {"states", "errors", "forks"},
-    "engine": {"core", "memory", "states", *LEAVES},
+    "engine": {"core", "media", "memory", "states", *LEAVES},
     "chat": {"core", *LEAVES},
     "embeddings": {"core", "media", *LEAVES},
     "dialects": {"chat", "embeddings", "engine", "media", *LEAVES},

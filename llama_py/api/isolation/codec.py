@@ -28,6 +28,7 @@ from llama_py.dialects import budget
 from llama_py.embeddings import inputs
 from llama_py.engine import media, metrics, request
 from llama_py.errors import IsolationError, LlamaError, shown
+from llama_py.media import decoding
 from llama_py.options import drafters
 from llama_py.states import state
 from llama_py.states.disk import LlamaDiskCache
@@ -54,6 +55,7 @@ _CLASSES: tuple[Any, ...] = (
     media.MediaCells,
     media.Medium,
     media.PlacedMedium,
+    decoding.Decoded,
     facts.ContextFacts,
     facts.EngineReport,
     messages.Ended,
