@@ -38,8 +38,10 @@ _MOST_READS = 100_000
 _MOST_SCANS = 100
 #: How a scan begins: its mark, and its length for one to four components.
 _SCAN = re.compile(rb"\xff\xda\0[\x08\x0a\x0c\x0e]")
-#: Rows and samples that are converted at once.
-_ROWS, _BLOCK = 256, 1 << 16
+#: Rows and samples that are converted at once, and samples that the filter of rates looks back.
+_ROWS, _BLOCK, _RESPONSE = 256, 1 << 16, 1 << 12
+#: What libsndfile calls the formats of ``files.py``; WAVEX is a form of WAV.
+_SOUNDS = frozenset({"WAV", "WAVEX", "FLAC", "MP3", "OGG"})
 #: Samples per second of what may be a sound.
 _RATES = range(1000, 384_001)
 #: Bytes behind the last sample of an MP3 that may be tags.
@@ -223,11 +225,10 @@ class _Longer(io.BytesIO):
 
 
 def _from_file(file: io.BytesIO, rate: int, where: str, limits: MediaLimits) -> NDArray[np.float32]:
-    format = look_at(file.getvalue(), where).format
     soundfile = _library("soundfile", "soundfile", where)
     with _damaged(where), soundfile.SoundFile(file) as sound:
-        if not sound.format.lower().startswith(format):  # WAVEX is a form of WAV
-            raise MediaError(f"{where} begins as {format} and is {sound.format}")
+        if sound.format not in _SOUNDS:
+            raise MediaError(f"{where} is a sound of the format {sound.format}, which is not read")
         return _resampled(_blocks(sound), sound.samplerate, rate, where, limits)
 
 
@@ -235,7 +236,8 @@ def _blocks(sound: Any) -> Iterator[NDArray[np.float32]]:
     """The means of its channels, float32 ``(n,)``, until there are no more."""
     frames = max(1, _BLOCK // sound.channels)
     while len(block := sound.read(frames, dtype="float32", always_2d=True)):
-        yield block.mean(axis=1)
+        with np.errstate(over="ignore", invalid="ignore"):  # whoever gets them looks
+            yield block.mean(axis=1)
 
 
 def _resampled(
@@ -248,7 +250,7 @@ def _resampled(
         )
     most = int(4 * limits.most_sound_seconds * rate)
     held = bytearray()
-    for block in blocks if own == rate else _at_rate(blocks, own, rate, where):
+    for block in blocks if own == rate else _at_rate(blocks, own, rate):
         held += block.tobytes()
         if len(held) > most:
             raise MediaError(
@@ -258,14 +260,58 @@ def _resampled(
     return np.frombuffer(held, np.float32)
 
 
+# Another rate as llama.cpp's own decoder (miniaudio) makes it, so that a sound is the same vectors
+# here and there: linear interpolation, with a Butterworth filter of the fourth order on the side
+# that has more samples.
+
+
 def _at_rate(
-    blocks: Iterable[NDArray[np.float32]], own: int, rate: int, where: str
+    blocks: Iterable[NDArray[np.float32]], own: int, rate: int
 ) -> Iterator[NDArray[np.float32]]:
-    stream = _library("soxr", "soxr", where).ResampleStream(own, rate, 1, dtype="float32")
+    if own > rate:
+        return _interpolated(_filtered(blocks, rate / own), own, rate)
+    return _filtered(_interpolated(blocks, own, rate), own / rate)
+
+
+def _interpolated(
+    blocks: Iterable[NDArray[np.float32]], own: int, rate: int
+) -> Iterator[NDArray[np.float32]]:
+    """Straight lines between samples; the first one goes from silence to the first sample."""
+    last, start, done = np.zeros(1, np.float32), -1, 0
     for block in blocks:
-        for start in range(0, len(block), _BLOCK):  # an array of a program is one block
-            yield stream.resample_chunk(np.ascontiguousarray(block[start : start + _BLOCK]))
-    yield stream.resample_chunk(np.empty(0, np.float32), last=True)
+        held = np.concatenate([last, block])
+        end = ((start + len(held)) * rate - 1) // own + 1
+        whole, part = np.divmod(np.arange(done, end, dtype=np.int64) * own, rate)
+        before = held[whole - 1 - start]
+        yield before + (part / np.float32(rate)).astype(np.float32) * (held[whole - start] - before)
+        last, start, done = held[-1:], start + len(block), end
+
+
+def _filtered(
+    blocks: Iterable[NDArray[np.float32]], cutoff: float
+) -> Iterator[NDArray[np.float32]]:
+    """What is below ``cutoff``, a share of half the rate, by overlapping transforms."""
+    size = _BLOCK + _RESPONSE
+    response = np.fft.rfft(_impulse(cutoff), size)
+    before = np.zeros(_RESPONSE)
+    for block in blocks:
+        for start in range(0, len(block), _BLOCK):
+            held = np.concatenate([before, block[start : start + _BLOCK]])
+            shown = np.fft.irfft(np.fft.rfft(held, size) * response, size)
+            yield shown[_RESPONSE : len(held)].astype(np.float32)
+            before = held[-_RESPONSE:]
+
+
+def _impulse(cutoff: float) -> NDArray[np.float64]:
+    """What the filter makes of a single sample, ``(_RESPONSE,)``."""
+    around = np.exp(-1j * np.pi * np.arange(_RESPONSE // 2 + 1) / (_RESPONSE // 2))
+    cosine = np.cos(np.pi * cutoff)
+    found = np.ones_like(around)
+    for angle in (np.pi / 8, 3 * np.pi / 8):
+        damping = np.sin(np.pi * cutoff) * np.cos(angle)
+        found *= (1 - cosine) / 2 * (1 + around) ** 2
+        found /= 1 + damping - 2 * cosine * around + (1 - damping) * around**2
+    return np.fft.irfft(found)
 
 
 # ---- both ----------------------------------------------------------------------------------------
@@ -295,4 +341,6 @@ def _damaged(where: str) -> Iterator[None]:
     except MemoryError:
         raise MediaError(f"{where} cannot be decoded: there is too little memory for it") from None
     except Exception as error:  # of whatever class: what they raise for damaged files differs
-        raise MediaError(f"{where} cannot be decoded: {error}") from None
+        plain = str(error) if isinstance(error, (OSError, ValueError)) else "it is damaged"
+        reason = getattr(error, "error_string", plain)  # libsndfile's, without objects of Python
+        raise MediaError(f"{where} cannot be decoded: {reason}") from None
