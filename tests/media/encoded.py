@@ -1,4 +1,4 @@
-"""Ordinary files of each format, drawn and written here; and what libmtmd's helper decodes of them."""
+"""Ordinary files of each format, drawn and written here; and libmtmd's helper, which decodes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llama_py._native import mtmd_h as M
 from llama_py.core.projector import Projector
 from tests.media import pictures
 
-__all__ = ["PICTURES", "SOUNDS", "helper_decodes", "scene", "spoken"]
+__all__ = ["PICTURES", "SOUNDS", "helper_decodes", "scene", "spoken", "written"]
 
 
 def scene(seed: int, width: int = 160, height: int = 120) -> pictures.Picture:
@@ -140,3 +140,14 @@ def helper_decodes(projector: Projector, data: bytes) -> npt.NDArray[Any]:
         return np.frombuffer(held, np.uint8).reshape(height, width, 3)
     finally:
         M.mtmd_bitmap_free(bitmap)
+
+
+def written(format: str, content: npt.NDArray[Any], **options: Any) -> bytes:
+    """A picture or a sound at ``RATE`` as a file."""
+    out = io.BytesIO()
+    if content.ndim == 3:
+        Pillow.fromarray(content).save(out, format, **options)
+    else:
+        options.setdefault("samplerate", pictures.RATE)
+        soundfile.write(out, content, format=format.upper(), **options)
+    return out.getvalue()
