@@ -40,6 +40,7 @@ __all__ = [
     "MediaEncoder",
     "Medium",
     "PlacedMedium",
+    "Waiting",
     "digest_of",
     "without_source",
 ]
@@ -48,6 +49,8 @@ _log = logging.getLogger("llama_py")
 
 #: How much behind (a nice value).
 _BEHIND = 6
+#: How many are decoded at a time in this process: each takes memory while it is.
+_DECODING = threading.BoundedSemaphore(2)
 #: Entries of a tenant: the bytes are the bound.
 _MOST_KEPT = 1 << 16
 #: Bytes of a token in a tuple, roughly.
@@ -67,17 +70,24 @@ class MediaCells:
     cells: Cells
 
 
-class _Split:
-    """What libmtmd made of a picture or a sound, as long as its request waits for the encoder.
+class Waiting:
+    """What is there for a request until it is evaluated, and no longer than the request.
 
     Attributes:
-        chunks: None when others needed the room.
+        chunks: what libmtmd encodes; None: not made yet, or others needed the room.
+        rows: vectors that were encoded for it, by the ``key`` of their stretch.
+        failure: why they were not.
     """
 
-    __slots__ = ("__weakref__", "chunks")
+    __slots__ = ("__weakref__", "chunks", "failure", "rows")
 
-    def __init__(self, chunks: Chunks) -> None:
-        self.chunks: Chunks | None = chunks
+    def __init__(self) -> None:
+        self.chunks: Chunks | None = None
+        self.rows: dict[bytes, NDArray[np.float32]] = {}
+        self.failure: LlamaError | None = None
+
+    def __reduce__(self) -> tuple[type[Waiting], tuple[()]]:
+        return Waiting, ()  # in another process nothing is there yet
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +103,7 @@ class Medium:
         tenant: whose it is.
         source: the file or the array.
         where: its name in errors.
-        split: what the encoder takes; None: it is made from ``source``.
+        waiting: what is there for its request only.
     """
 
     name: bytes
@@ -104,7 +114,7 @@ class Medium:
     tenant: str
     source: Source = field(repr=False)
     where: str = "a picture"
-    split: _Split | None = field(default=None, repr=False)
+    waiting: Waiting = field(default_factory=Waiting, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +138,7 @@ def digest_of(source: Source) -> bytes:
 
 def without_source(medium: Medium) -> Medium:
     """The medium as it crosses to another process, which has what it came as."""
-    return replace(medium, source=b"", split=None)
+    return replace(medium, source=b"", waiting=Waiting())
 
 
 class MediaEncoder:
@@ -162,8 +172,7 @@ class MediaEncoder:
         self._lock = threading.Lock()
         self._kept: Remembered[bytes, Medium | NDArray[np.float32]]
         self._kept = Remembered(_MOST_KEPT, capacity_bytes)
-        self._waiting: list[weakref.ref[_Split]] = []
-        self._failures: dict[tuple[str, bytes], LlamaError] = {}
+        self._waiting: list[weakref.ref[Waiting]] = []
         self._wanted: set[tuple[str, bytes]] = set()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -185,7 +194,7 @@ class MediaEncoder:
         name = digest_of(source)
         known = self._kept.get(name)
         if isinstance(known, Medium):
-            return replace(known, source=source, where=where)
+            return replace(known, source=source, where=where, waiting=Waiting())
         chunks = self._split(source, where)
         medium = self._medium(name, chunks, source, where)
         for stretch in medium.stretches.values():
@@ -196,7 +205,8 @@ class MediaEncoder:
                     f"for {self._n_ubatch}; load the model with n_batch and n_ubatch of at least "
                     f"{cells.count}"
                 )
-        return replace(medium, split=self._wait(chunks))
+        self._hold(medium.waiting, chunks)
+        return medium
 
     def keep(self, medium: Medium) -> None:
         """Remember the tokens of a medium whose request was submitted."""
@@ -212,21 +222,21 @@ class MediaEncoder:
         sound = bool(source.rate) if isinstance(source, Decoded) else _is_sound(source, where)
         projector.check_kind(sound, where)
         self.decoded += 1
-        if sound:
-            samples = read_sound(source, projector.sample_rate, where, self._limits)
-            return projector.split_samples(samples, where)
-        return projector.split_pixels(read_picture(source, where, self._limits), where)
+        with _DECODING:
+            if sound:
+                samples = read_sound(source, projector.sample_rate, where, self._limits)
+                return projector.split_samples(samples, where)
+            return projector.split_pixels(read_picture(source, where, self._limits), where)
 
-    def _wait(self, chunks: Chunks) -> _Split:
-        """What is split waits with its request; the oldest go when it is too much."""
-        split = _Split(chunks)
+    def _hold(self, waiting: Waiting, chunks: Chunks) -> None:
+        """Let chunks wait with their request; the oldest go when it is too much."""
+        waiting.chunks = chunks
         with self._lock:
-            found = [each() for each in (*self._waiting, weakref.ref(split))]
+            found = [each() for each in (*self._waiting, weakref.ref(waiting))]
             alive = [(one, held.nbytes) for one in found if one and (held := one.chunks)]
             while sum(nbytes for _, nbytes in alive) > self.capacity_bytes and len(alive) > 1:
                 alive.pop(0)[0].chunks = None
             self._waiting = [weakref.ref(one) for one, _ in alive]
-        return split
 
     def _medium(self, name: bytes, chunks: Chunks, source: Source, where: str) -> Medium:
         digest = hashlib.sha256(self.projector.fingerprint.encode() + chunks.digest).digest()
@@ -251,20 +261,23 @@ class MediaEncoder:
         Raises:
             MediaError: the encoder failed.
         """
-        with self._lock:
-            failure = self._failures.pop((medium.tenant, stretch.key), None)
+        waiting = medium.waiting
+        failure, waiting.failure = waiting.failure, None
         if failure is not None:
             raise failure
+        rows = waiting.rows.pop(stretch.key, None)
+        if rows is not None:
+            return rows
         with working_for(medium.tenant):
             known = self._kept.get(stretch.key)
             return known if isinstance(known, np.ndarray) else self._encode(medium, stretch)
 
     def is_ready(self, medium: Medium, stretch: MediaCells) -> bool:
         """Whether ``vectors`` returns (or raises) at once."""
-        with self._lock:
-            failed = (medium.tenant, stretch.key) in self._failures
+        if medium.waiting.failure is not None or stretch.key in medium.waiting.rows:
+            return True
         with working_for(medium.tenant):
-            return failed or stretch.key in self._kept
+            return stretch.key in self._kept
 
     def prepare(self, medium: Medium, stretch: MediaCells, done: Callable[[], None]) -> bool:
         """Encode in a thread what is not ready, and call ``done`` then; False if that cannot be."""
@@ -304,32 +317,32 @@ class MediaEncoder:
         self.projector.close()
 
     def _encode_beside(self, medium: Medium, stretch: MediaCells, done: Callable[[], None]) -> None:
-        wanted = medium.tenant, stretch.key
+        waiting = medium.waiting
         try:
             if not self.is_ready(medium, stretch):
                 with working_for(medium.tenant):
-                    self._encode(medium, stretch)
+                    waiting.rows[stretch.key] = self._encode(medium, stretch)
         except LlamaError as error:
-            with self._lock:
-                self._failures[wanted] = error
+            waiting.failure = error
         finally:
             with self._lock:
-                self._wanted.discard(wanted)
+                self._wanted.discard((medium.tenant, stretch.key))
             done()
 
     def _encode(self, medium: Medium, stretch: MediaCells) -> NDArray[np.float32]:
         """Encode, for the tenant whose work is done."""
-        split = medium.split
-        chunks = split.chunks if split is not None else None
+        waiting = medium.waiting
+        chunks = waiting.chunks
         if chunks is None:
             chunks = self._split(medium.source, medium.where)
+            self._hold(waiting, chunks)
         rows = self.projector.encode(chunks, stretch.cells.index)
         if not np.isfinite(rows).all():
             raise MediaError(f"{medium.where} was encoded to vectors that are no numbers")
         self.encoded += 1
         self._kept.put(stretch.key, rows, rows.nbytes)
-        if split is not None and len(medium.stretches) == 1:
-            split.chunks = None  # it has waited for this
+        if len(medium.stretches) == 1:
+            waiting.chunks = None  # they waited for this
         return rows
 
 

@@ -235,6 +235,7 @@ def _from_file(file: io.BytesIO, rate: int, where: str, limits: MediaLimits) -> 
 def _blocks(sound: Any) -> Iterator[NDArray[np.float32]]:
     """The means of its channels, float32 ``(n,)``, until there are no more."""
     frames = max(1, _BLOCK // sound.channels)
+    sound.seekable = lambda: False  # else it seeks behind each block, and an MP3 is broken there
     while len(block := sound.read(frames, dtype="float32", always_2d=True)):
         with np.errstate(over="ignore", invalid="ignore"):  # whoever gets them looks
             yield block.mean(axis=1)

@@ -1,4 +1,4 @@
-"""Ordinary files of each format, drawn and written here; and libmtmd's helper, which decodes them."""
+"""Ordinary files of each format, made here; and libmtmd's helper, which decodes them."""
 
 from __future__ import annotations
 

@@ -55,6 +55,7 @@ _CLASSES: tuple[Any, ...] = (
     media.MediaCells,
     media.Medium,
     media.PlacedMedium,
+    media.Waiting,
     decoding.Decoded,
     facts.ContextFacts,
     facts.EngineReport,
