@@ -341,6 +341,7 @@ class MediaEncoder:
             raise MediaError(f"{medium.where} was encoded to vectors that are no numbers")
         self.encoded += 1
         self._kept.put(stretch.key, rows, rows.nbytes)
+        self.keep(medium)  # also where nothing is submitted: inputs of embeddings
         if len(medium.stretches) == 1:
             waiting.chunks = None  # they waited for this
         return rows
