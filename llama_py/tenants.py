@@ -47,60 +47,85 @@ class Remembered(Generic[K, V]):
 
     Args:
         most: values of one tenant.
+        most_bytes: of all tenants together. When there are more, the tenant that has most loses its
+            oldest: nobody drives out another one's who has less.
 
     Attributes:
         found, missed: how often a value was there, and how often it was not.
+        nbytes: of all values, as ``put`` was told.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_bytes: int | None = None) -> None:
         self._most = most
+        self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._of: OrderedDict[str, OrderedDict[K, V]] = OrderedDict()
-        self.found = self.missed = 0
+        self._of: OrderedDict[str, _Own[K, V]] = OrderedDict()
+        self.found = self.missed = self.nbytes = 0
 
     def get(self, key: K) -> V | None:
         """The value of a key for the tenant whose work is done, or None."""
         with self._lock:
-            own = self._own()
-            value = own.get(key)
-            if value is None:
+            own = self._own().values
+            known = own.get(key)
+            if known is None:
                 self.missed += 1
                 return None
             own.move_to_end(key)
             self.found += 1
-            return value
+            return known[0]
 
-    def put(self, key: K, value: V) -> None:
+    def put(self, key: K, value: V, nbytes: int = 0) -> None:
         """Remember a value."""
         with self._lock:
             own = self._own()
-            own[key] = value
-            own.move_to_end(key)
-            while len(own) > self._most:
-                own.popitem(last=False)
+            if key in own.values:
+                self._drop(own, key)
+            own.values[key] = value, nbytes
+            own.nbytes += nbytes
+            self.nbytes += nbytes
+            while len(own.values) > self._most:
+                self._drop(own)
+            while self._most_bytes is not None and self.nbytes > self._most_bytes:
+                self._drop(max(self._of.values(), key=lambda each: each.nbytes))
 
     def __contains__(self, key: K) -> bool:
         with self._lock:
-            return key in self._own()
+            return key in self._own().values
 
     def __len__(self) -> int:
         """How many there are of all tenants."""
         with self._lock:
-            return sum(map(len, self._of.values()))
+            return sum(len(own.values) for own in self._of.values())
 
     def clear(self) -> None:
         """Forget everything of everybody."""
         with self._lock:
             self._of.clear()
-            self.found = self.missed = 0
+            self.found = self.missed = self.nbytes = 0
 
-    def _own(self) -> OrderedDict[K, V]:
+    def _own(self) -> _Own[K, V]:
         name = tenant()
-        own = self._of.setdefault(name, OrderedDict())
+        own = self._of.get(name)
+        if own is None:
+            own = self._of[name] = _Own()
         self._of.move_to_end(name)
         while len(self._of) > MOST_TENANTS:
-            self._of.popitem(last=False)
+            self.nbytes -= self._of.popitem(last=False)[1].nbytes
         return own
+
+    def _drop(self, own: _Own[K, V], key: K | None = None) -> None:
+        """Forget one value, the oldest if none is named."""
+        _, nbytes = own.values.popitem(last=False)[1] if key is None else own.values.pop(key)
+        own.nbytes -= nbytes
+        self.nbytes -= nbytes
+
+
+class _Own(Generic[K, V]):
+    """What is remembered of one tenant, with its bytes."""
+
+    def __init__(self) -> None:
+        self.values: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self.nbytes = 0
 
 
 def remembering(most: int) -> Callable[[F], F]:

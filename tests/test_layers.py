@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "states": {"errors", "forks", "regular_files"},
     "media": {"errors", "regular_files"},
     "memory": {"states", "errors", "forks"},
-    "engine": {"core", "memory", "states", *LEAVES},
+    "engine": {"core", "media", "memory", "states", *LEAVES},
     "chat": {"core", "gguf", *LEAVES},
     "embeddings": {"core", "media", *LEAVES},
     "dialects": {"chat", "embeddings", "engine", "media", *LEAVES},
@@ -122,6 +122,16 @@ def test_only_the_context_decodes() -> None:
     }
     others = {name for name in users if not name.startswith(("bench/", "compat/"))}
     assert others <= {"core/context.py"}
+
+
+def test_native_code_gets_no_files_of_pictures_and_sounds() -> None:
+    for path in modules():
+        names = {
+            node.attr
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Attribute)
+        }
+        assert not {name for name in names if name.startswith("mtmd_helper_bitmap_init")}, path
 
 
 def test_ray_is_where_a_cluster_is() -> None:

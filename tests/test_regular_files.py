@@ -15,7 +15,8 @@ from llama_py import ChatSession, Llama, demo_model_path
 from llama_py.errors import LlamaError
 from llama_py.gguf.reader import read_header
 from llama_py.media.limits import MediaLimits
-from llama_py.media.sources import picture_bytes, read_url
+from llama_py.media.objects import read_own_file
+from llama_py.media.sources import read_url
 from llama_py.regular_files import open_regular
 
 pytestmark = [
@@ -36,7 +37,7 @@ def fifo(tmp_path: Path) -> Path:
     [
         lambda path: read_url(str(path), "it", MediaLimits(paths=(path.parent,))),
         lambda path: read_url(f"file://{path}", "it", MediaLimits(paths=(path.parent,))),
-        picture_bytes,
+        read_own_file,
         read_header,
         open_regular,
     ],

@@ -40,6 +40,7 @@ class EngineReport:
         running, waiting: its requests, with a sequence and without.
         cells_used, cells: of the context.
         devices: what the model takes on each.
+        media_bytes: kept of pictures and sounds.
     """
 
     metrics: Metrics
@@ -48,6 +49,7 @@ class EngineReport:
     cells_used: int
     cells: int
     devices: tuple[DeviceMemory, ...]
+    media_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,6 +238,7 @@ class LoadedModel:
             cache.cells_used(),
             context.n_ctx,
             tuple(noted(context)),
+            0 if engine.media.encoder is None else engine.media.encoder.used_bytes,
         )
 
     @property
@@ -514,6 +515,7 @@ def model_media(
         n_threads=n_threads,
         use_gpu=model.params.n_gpu_layers != 0,
         tokens=(arguments["image_min_tokens"], arguments["image_max_tokens"]),
+        capacity_bytes=arguments["media_cache_bytes"],
         attach=attach,
     )
     if given not in (None, "auto"):
@@ -528,7 +530,9 @@ def media_limits(arguments: Mapping[str, Any]) -> MediaLimits:
         urls=arguments["allow_urls"],
         most_bytes=arguments["max_media_bytes"],
         most_pixels=arguments["max_image_pixels"],
+        most_sound_seconds=arguments["max_sound_seconds"],
         most_media=arguments["max_media"],
+        most_decoded=arguments["max_media_decoded"],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from llama_py.chat.conversation import AudioPart, ImagePart
     from llama_py.engine.media import MediaCells, MediaEncoder, Medium
+    from llama_py.media.decoding import Source
+    from llama_py.media.reading import MediaReading
 
 __all__ = ["MediaReader", "ModelMedia", "find_projector"]
 
@@ -45,8 +48,8 @@ def find_projector(model_path: Path, width: int) -> Path | None:
 class MediaReader(Protocol):
     """What reads files for prompts and embeddings; a ``MediaEncoder``, wherever that is."""
 
-    def read(self, data: bytes, where: str) -> Medium:
-        """A file that was checked as a medium."""
+    def read(self, source: Source, where: str) -> Medium:
+        """A file or an array as a medium."""
 
     def vectors(self, medium: Medium, stretch: MediaCells) -> NDArray[np.float32]:
         """The vectors of a stretch."""
@@ -62,6 +65,7 @@ class ModelMedia:
         n_threads: how many threads are to encode, asked when the projector is loaded.
         use_gpu: let it compute on a GPU.
         tokens: least and most cells of a picture, None for what the projector's file says.
+        capacity_bytes: for what is kept of pictures and sounds.
         attach: called with the encoder when it was made.
     """
 
@@ -75,6 +79,7 @@ class ModelMedia:
         n_threads: Callable[[], int],
         use_gpu: bool,
         tokens: tuple[int | None, int | None],
+        capacity_bytes: int,
         attach: Callable[[MediaEncoder], None],
     ) -> None:
         self.limits = limits
@@ -84,6 +89,7 @@ class ModelMedia:
         self._n_threads = n_threads
         self._use_gpu = use_gpu
         self._tokens = tokens
+        self._capacity = capacity_bytes
         self._attach = attach
         self._encoder: MediaEncoder | None = None
         self._lock = threading.Lock()
@@ -117,7 +123,9 @@ class ModelMedia:
                     image_min_tokens=least,
                     image_max_tokens=most,
                 )
-                self._encoder = MediaEncoder(projector, n_ubatch=self._n_ubatch)
+                self._encoder = MediaEncoder(
+                    projector, self.limits, n_ubatch=self._n_ubatch, capacity_bytes=self._capacity
+                )
                 self._attach(self._encoder)
             return self._encoder
 
@@ -129,8 +137,11 @@ class ModelMedia:
             "model (it is found by itself if it is the only one in the model's folder)"
         )
 
-    def read(self, part: ImagePart | AudioPart, where: str) -> Medium:
+    def read(self, part: ImagePart | AudioPart, where: str, reading: MediaReading) -> Medium:
         """What the prompt gets in place of a part of a message.
+
+        Args:
+            reading: the request that it belongs to.
 
         Raises:
             ParameterError: there is no projector, or it has no encoder for this.
@@ -138,16 +149,35 @@ class ModelMedia:
         """
         if self.path is None:
             raise ParameterError(f"{where} is a picture or a sound, and {self._missing}")
-        from llama_py.chat.conversation import ImagePart
-        from llama_py.media.sources import check_file, read_url
+        from llama_py.engine.media import digest_of
+        from llama_py.media.sources import read_url
 
         encoder = self.encoder
-        data = part.data or read_url(part.url, where, self.limits)
-        found = check_file(data, where, self.limits)
-        if found.kind != ("image" if isinstance(part, ImagePart) else "audio"):
-            wanted = "a picture" if isinstance(part, ImagePart) else "a sound"
-            raise MediaError(f"{where} should be {wanted}, and the file is {found.media_type}")
-        return encoder.read(data, where)
+        source = part.decoded or part.data or read_url(part.url, where, self.limits)
+        if isinstance(source, bytes):
+            self._check_file(source, part, where)
+        name = digest_of(source)
+        known: Medium | None = reading.known.get(name)
+        if known is not None:
+            return replace(known, where=where)
+        medium = encoder.read(source, where)
+        reading.add(name, medium, medium.decoded_bytes, where, self.limits)
+        return medium
+
+    def _check_file(self, data: bytes, part: ImagePart | AudioPart, where: str) -> None:
+        from llama_py.chat.conversation import ImagePart
+        from llama_py.media.files import look_at
+
+        if len(data) > self.limits.most_bytes:
+            raise MediaError(
+                f"{where} has {len(data)} bytes; at most {self.limits.most_bytes} are allowed "
+                "(max_media_bytes)"
+            )
+        found = look_at(data, where)
+        wanted = "image" if isinstance(part, ImagePart) else "audio"
+        if found.kind != wanted:
+            name = "a picture" if wanted == "image" else "a sound"
+            raise MediaError(f"{where} should be {name}, and the file is {found.media_type}")
 
     def close(self) -> None:
         """Free the projector."""

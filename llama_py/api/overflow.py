@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from llama_py.errors import ContextOverflowError, ParameterTypeError
 from llama_py.params import check_number
 from llama_py.quick_dataclass import dataclass
+from llama_py.tenants import Remembered
 
 __all__ = ["MessageSizes", "OverflowPolicy", "OverflowReport", "TrimMessages", "fit"]
 
@@ -29,8 +30,8 @@ Unit = Sequence[int]
 
 #: Tokens that a template writes around a message, roughly.
 _AROUND = 5
-#: Texts whose sizes are remembered.
-_MOST_KNOWN = 16384
+#: Texts of a tenant whose sizes are remembered.
+_MOST_KNOWN = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class MessageSizes:
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
-        self._known: dict[tuple[int, int], int] = {}
+        self._known: Remembered[tuple[int, int], int] = Remembered(_MOST_KNOWN)
 
     def of(self, message: Message) -> int:
         """Tokens of one message, without its pictures and sounds."""
@@ -140,9 +141,8 @@ class MessageSizes:
         key = hash(text), len(text)
         size = self._known.get(key)
         if size is None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            size = self._known[key] = self._count(text)
+            size = self._count(text)
+            self._known.put(key, size)
         return size
 
 

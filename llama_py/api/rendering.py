@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from llama_py.errors import (
     shown,
 )
 from llama_py.gguf.reader import read_header
+from llama_py.media.reading import MediaReading
 from llama_py.options.checks import whole_text
 from llama_py.quick_dataclass import dataclass
 
@@ -193,6 +195,7 @@ class Rendering:
         """The facts for a call that comes now."""
         model, settings, media = self._loaded.model, self._settings, self._loaded.media
         sees, hears = self.senses
+        reading = MediaReading()
         return ModelContext(
             model.vocab,
             model.metadata,
@@ -200,8 +203,8 @@ class Rendering:
             settings.seed,
             settings.last_n_tokens_size,
             settings.spm_infill,
-            self.render,
-            self._read_medium,
+            partial(self.render, reading=reading),
+            partial(self._read_medium, reading),
             sees,
             hears,
             0 if media is None else media.limits.most_media,
@@ -222,8 +225,11 @@ class Rendering:
                 self._senses = False, False
         return self._senses
 
-    def render(self, request: ChatRequest) -> RenderedChat:
+    def render(self, request: ChatRequest, reading: MediaReading | None = None) -> RenderedChat:
         """The prompt of a conversation, and how its reply is to be read.
+
+        Args:
+            reading: its pictures and sounds so far, if it is rendered several times.
 
         Raises:
             ClosedError: after ``close()``, also where nothing of the model is needed.
@@ -249,7 +255,8 @@ class Rendering:
 
         media = self._loaded.media
         most = media.limits.most_media if media is not None else 0
-        return render_media(request, safely, self._read_medium, most)
+        read = partial(self._read_medium, reading or MediaReading())
+        return render_media(request, safely, read, most)
 
     def tokenize_plain(self, text: str | bytes, add_bos: bool) -> list[int]:
         """Tokens of a text in which nothing is a special token, as in what users say."""
@@ -262,11 +269,13 @@ class Rendering:
         places = byte_ranges(said, self._markup_of_chats().token_ranges(said))
         return keys.read(keys.mark(raw, places), add_special=add_bos)
 
-    def _read_medium(self, part: ImagePart | AudioPart, where: str) -> Medium:
+    def _read_medium(
+        self, reading: MediaReading, part: ImagePart | AudioPart, where: str
+    ) -> Medium:
         media = self._loaded.media
         if media is None:
             raise ParameterError(f"{where}: this model generates nothing, so it sees nothing")
-        return media.read(part, getattr(part, "where", "") or where)
+        return media.read(part, getattr(part, "where", "") or where, reading)
 
     def _markup_of_chats(self) -> Markup:
         if self._markup is None:

@@ -41,15 +41,17 @@ class ImagePart:
     """A picture: its bytes, or where it is.
 
     Attributes:
-        data: the encoded file; empty if there is only a ``url``.
+        data: the encoded file; empty if there is only a ``url``, or an array.
         media_type: such as ``image/png``; empty if it is not known.
         marker: what the template gets in its place (``chat.media``).
+        decoded: what a program has in place of a file (``media.decoding.Decoded``).
     """
 
     data: bytes = field(default=b"", repr=False)
     media_type: str = ""
     url: str = field(default="", repr=False)
     marker: str = ""
+    decoded: Any = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class AudioPart:
     media_type: str = ""
     url: str = field(default="", repr=False)
     marker: str = ""
+    decoded: Any = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llama_py.chat import conversation
 from llama_py.errors import ParameterError
 from llama_py.media.objects import Audio, Image
+from llama_py.media.reading import MediaReading
 
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama
@@ -37,7 +38,7 @@ class Attachments:
         if media is None:
             raise ParameterError(f"{name}: this model generates nothing, so it sees nothing")
         own = conversation.ImagePart if isinstance(sent, Image) else conversation.AudioPart
-        medium = media.read(own(sent.data, sent.media_type), name)
+        medium = media.read(own(sent.data, sent.media_type), name, MediaReading())
         # In JSON, so that the conversation can be saved.
         if isinstance(sent, Image):
             part = {"type": "image_url", "image_url": {"url": sent.data_url()}}

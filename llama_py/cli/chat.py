@@ -43,8 +43,8 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("-s", "--system", metavar="TEXT", help="the system message")
     for kind, shown in (
-        ("image", "a picture (PNG, JPEG, GIF, BMP)"),
-        ("audio", "a sound (WAV, MP3, FLAC)"),
+        ("image", "a picture (PNG, JPEG, WebP, GIF, BMP)"),
+        ("audio", "a sound (WAV, FLAC, MP3, Ogg)"),
     ):
         parser.add_argument(
             f"--{kind}",

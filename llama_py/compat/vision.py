@@ -28,8 +28,8 @@ from llama_py.compat.converting import completion_to_call
 from llama_py.compat.failures import translated
 from llama_py.errors import ParameterError
 from llama_py.media.limits import MediaLimits
-from llama_py.media.objects import Image
-from llama_py.media.sources import picture_bytes, read_url
+from llama_py.media.objects import Image, read_own_file
+from llama_py.media.sources import read_url
 
 __all__ = [
     "Gemma4ChatHandler",
@@ -203,8 +203,8 @@ class _Pictures:
             return read_url(image_url, "the picture", MediaLimits())
         if image_url.startswith("file:"):
             path = urllib.parse.urlsplit(image_url).path
-            return picture_bytes(urllib.request.url2pathname(path))
-        return picture_bytes(image_url)
+            return read_own_file(urllib.request.url2pathname(path))
+        return read_own_file(image_url)
 
     @staticmethod
     def get_image_urls(messages: list[Any]) -> list[str]:

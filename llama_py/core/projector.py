@@ -1,6 +1,6 @@
 """``Projector``: libmtmd's encoder of pictures and sounds for one model (an ``mmproj`` file).
 
-A file of a picture becomes *chunks*: stretches of text tokens that open, close and separate, and
+A picture becomes *chunks*: stretches of text tokens that open, close and separate, and
 stretches of *cells*, for each of which the encoder computes a vector of the model's width. Large
 pictures have several of the latter.
 
@@ -28,7 +28,7 @@ from llama_py.core.handle import Handle
 from llama_py.core.model import Model
 from llama_py.core.model_files import ModelFiles
 from llama_py.errors import InvalidModelError, MediaError, ModelNotFoundError, ParameterError
-from llama_py.gguf.reader import read_header
+from llama_py.gguf.reader import GGUFHeader, read_header
 from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Cells", "Chunks", "Projector"]
@@ -44,7 +44,7 @@ class Cells:
     """A stretch of cells for which there are vectors.
 
     Attributes:
-        index: the chunk's number among those of its file.
+        index: the chunk's number among those of its picture or sound.
         count: cells.
         positions: positions that they take together.
         flat: all of them have the position of the first one (pictures with M-RoPE).
@@ -68,20 +68,30 @@ class Cells:
 
 
 class Chunks(Handle[M.mtmd_input_chunks_p]):
-    """What a file became.
+    """What a picture or a sound became.
 
     Attributes:
         digest: of the pixels or samples, in whatever format they came.
         parts: in order, lists of text tokens, and ``Cells``.
+        decoded_bytes: of the pixels or samples.
+        nbytes: of memory that they take, at most.
     """
 
-    def __init__(self, pointer: M.mtmd_input_chunks_p, projector: Projector, digest: bytes) -> None:
+    def __init__(
+        self, pointer: M.mtmd_input_chunks_p, projector: Projector, data: NDArray[Any]
+    ) -> None:
         super().__init__(pointer, M.mtmd_input_chunks_free, projector)
-        self.digest = digest
+        sound = data.ndim == 1
+        found = hashlib.sha256(repr((sound, len(data) if sound else data.shape[1])).encode())
+        found.update(data.data)
+        self.digest = found.digest()
+        self.decoded_bytes = data.nbytes
         self.parts = [
             projector.describe(M.mtmd_input_chunks_get(pointer, index), index)
             for index in range(M.mtmd_input_chunks_size(pointer))
         ]
+        cells = [part.count for part in self.parts if isinstance(part, Cells)]
+        self.nbytes = data.nbytes if sound else sum(map(projector.prepared_bytes, cells))
 
 
 class Projector(Handle[M.mtmd_context_p]):
@@ -119,7 +129,12 @@ class Projector(Handle[M.mtmd_context_p]):
         if not self.path.is_file():
             raise ModelNotFoundError(f"there is no projector at {self.path}")
         logs.install_for_media()
-        files = _files(self.path)
+        header = read_header(self.path)
+        files = _files(self.path, header)
+        side, patch = (
+            header.scalars.get(f"clip.vision.{each}_size") for each in ("image", "patch")
+        )
+        self._side, self._patch = int(side or 0), int(patch or 0)
         params = M.mtmd_context_params_default()
         params.use_gpu, params.n_threads = use_gpu, n_threads
         params.print_timings = params.warmup = False
@@ -147,42 +162,54 @@ class Projector(Handle[M.mtmd_context_p]):
             self.close()
             raise
 
-    # -- files ----------------------------------------------------------------------------------
+    # -- pictures and sounds --------------------------------------------------------------------
 
-    def split(self, data: bytes, where: str) -> Chunks:
-        """The chunks of an encoded file: PNG, JPEG, GIF, BMP; WAV, MP3, FLAC.
-
-        Raises:
-            MediaError: it is damaged, or cannot be used.
-        """
-        opt = M.mtmd_helper_init_opt_default()
-        # What is no picture would be given to ffprobe, a program that is looked for in PATH.
-        opt.video_params.ffmpeg_bin_dir = os.fsencode(os.devnull)
-        buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
-        with logs.ErrorLines() as lines:
-            made = M.mtmd_helper_bitmap_init_from_buf(self.pointer, buffer, len(data), False, opt)
-        if made.video_ctx:
-            M.mtmd_helper_video_free(made.video_ctx)
-        return self._tokenized(made.bitmap, where, lines)
+    def check_kind(self, sound: bool, where: str) -> None:
+        """Raise ``ParameterError`` unless this can encode a sound, or a picture."""
+        if not (self.hears if sound else self.sees):
+            kind, does = ("sound", "sees") if sound else ("picture", "hears")
+            raise ParameterError(
+                f"{where} is a {kind}, and the projector {self.path.name} {does} only"
+            )
 
     def split_pixels(self, pixels: NDArray[np.uint8], where: str) -> Chunks:
-        """The chunks of a picture, uint8 ``(height, width, 3)``, red, green and blue."""
+        """The chunks of a picture, uint8 ``(height, width, 3)``, red, green and blue.
+
+        Raises:
+            MediaError, ParameterError: it cannot be used.
+        """
+        self.check_kind(False, where)
         height, width, _ = pixels.shape
         data = np.ascontiguousarray(pixels)
         address = data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        return self._tokenized(M.mtmd_bitmap_init(width, height, address), where)
+        return self._tokenized(M.mtmd_bitmap_init(width, height, address), data, where)
 
     def split_samples(self, samples: NDArray[np.float32], where: str) -> Chunks:
-        """The chunks of a sound, float32 ``(n,)``, mono, at ``sample_rate``."""
+        """The chunks of a sound, float32 ``(n,)``, mono, at ``sample_rate``.
+
+        Raises:
+            MediaError, ParameterError: it cannot be used.
+        """
+        self.check_kind(True, where)
+        if len(samples) < _FEWEST_SAMPLES:
+            raise MediaError(
+                f"{where} has {len(samples)} samples at {self.sample_rate} Hz; at least "
+                f"{_FEWEST_SAMPLES} are needed"
+            )
+        if not np.isfinite(samples).all():
+            raise MediaError(f"{where} has samples that are no numbers")
         data = np.ascontiguousarray(samples, np.float32)
         address = data.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-        return self._tokenized(M.mtmd_bitmap_init_from_audio(len(data), address), where)
+        return self._tokenized(M.mtmd_bitmap_init_from_audio(len(data), address), data, where)
 
-    def _tokenized(self, bitmap: M.mtmd_bitmap_p | None, where: str, lines: object = "") -> Chunks:
+    def prepared_bytes(self, cells: int) -> int:
+        """Of the pixels that become a stretch of cells, as floats: a bound."""
+        return 12 * max(self._side**2, cells * (4 * self._patch) ** 2)
+
+    def _tokenized(self, bitmap: M.mtmd_bitmap_p | None, data: NDArray[Any], where: str) -> Chunks:
         if not bitmap:
-            raise MediaError(f"{where} cannot be decoded: {str(lines) or 'it is damaged'}")
+            raise MediaError(f"{where} cannot be used: there is too little memory for it")
         try:
-            self._check_bitmap(bitmap, where)
             part = M.mtmd_input_part(None, bitmap)
             parts = (ctypes.POINTER(M.mtmd_input_part) * 1)(ctypes.pointer(part))
             chunks = M.mtmd_input_chunks_init()
@@ -191,40 +218,9 @@ class Projector(Handle[M.mtmd_context_p]):
             if code != 0:
                 M.mtmd_input_chunks_free(chunks)
                 raise MediaError(f"{where} cannot be used: {str(reasons) or code}")
-            # Of the pixels or samples, and their number.
-            size = int(M.mtmd_bitmap_get_n_bytes(bitmap))
-            address = ctypes.cast(M.mtmd_bitmap_get_data(bitmap), ctypes.c_void_p).value or 0
-            shape = (M.mtmd_bitmap_is_audio(bitmap), M.mtmd_bitmap_get_nx(bitmap))
-            digest = hashlib.sha256(repr(shape).encode())
-            digest.update((ctypes.c_ubyte * size).from_address(address))
-            return Chunks(chunks, self, digest.digest())
+            return Chunks(chunks, self, data)
         finally:
             M.mtmd_bitmap_free(bitmap)
-
-    def _check_bitmap(self, bitmap: Any, where: str) -> None:
-        """Raise for what makes libmtmd end the process, or what this encoder cannot do."""
-        if not M.mtmd_bitmap_is_audio(bitmap):
-            if not self.sees:
-                raise ParameterError(
-                    f"{where} is a picture, and the projector {self.path.name} hears only"
-                )
-            return
-        if not self.hears:
-            raise ParameterError(
-                f"{where} is a sound, and the projector {self.path.name} sees only"
-            )
-        count = int(M.mtmd_bitmap_get_nx(bitmap))
-        if count < _FEWEST_SAMPLES:
-            raise MediaError(
-                f"{where} has {count} samples at {self.sample_rate} Hz; at least "
-                f"{_FEWEST_SAMPLES} are needed"
-            )
-        size = int(M.mtmd_bitmap_get_n_bytes(bitmap))
-        memory = (ctypes.c_float * (size // 4)).from_address(
-            ctypes.cast(M.mtmd_bitmap_get_data(bitmap), ctypes.c_void_p).value or 0
-        )
-        if not np.isfinite(np.ctypeslib.as_array(memory)).all():
-            raise MediaError(f"{where} has samples that are no numbers")
 
     # -- chunks ---------------------------------------------------------------------------------
 
@@ -284,13 +280,12 @@ class Projector(Handle[M.mtmd_context_p]):
         return rows
 
 
-def _files(path: Path) -> ModelFiles:
+def _files(path: Path, header: GGUFHeader) -> ModelFiles:
     """The file, by which its weights are identified.
 
     Raises:
         InvalidModelError: it is no GGUF file, or not one of a projector.
     """
-    header = read_header(path)
     kind = header.scalars.get("general.architecture")
     if kind != "clip":
         raise InvalidModelError(

@@ -107,6 +107,7 @@ class Driver:
             prepared = prepare(
                 requests, engine.cache, engine.vocab, engine.requests.ended, engine.clock
             )
+            engine.media.keep(requests)
             mailbox.expect(
                 [running.number for running in prepared],
                 [running.record for running in prepared],

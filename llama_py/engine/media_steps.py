@@ -22,6 +22,7 @@ from llama_py.quick_dataclass import dataclass
 if TYPE_CHECKING:
     from llama_py.core.projector import Cells
     from llama_py.engine.media import MediaEncoder
+    from llama_py.engine.request import GenerationRequest
 
 __all__ = ["MediaSteps", "MediaVectors"]
 
@@ -56,6 +57,12 @@ class MediaSteps:
         #: The last step was one of a picture.
         self._just = False
 
+    def keep(self, requests: Sequence[GenerationRequest]) -> None:
+        """Requests were submitted: what was read of their pictures is kept."""
+        if self.encoder is not None:
+            for medium in {each.medium for one in requests for each in one.prompt.media}:
+                self.encoder.keep(medium)
+
     def others_go(self) -> None:
         """A step of others follows."""
         self._just = False
@@ -85,7 +92,7 @@ class MediaSteps:
                 "nothing says what it was; send the messages again"
             )
         medium, stretch = found
-        if not (encoder.is_ready(stretch) or self.wake is None) and encoder.prepare(
+        if not (encoder.is_ready(medium, stretch) or self.wake is None) and encoder.prepare(
             medium, stretch, self.wake
         ):
             return None

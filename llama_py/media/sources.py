@@ -1,4 +1,4 @@
-"""Where the bytes of a picture or a sound come from: data URLs, files, addresses, arrays.
+"""Where the bytes of a picture or a sound come from: data URLs, files, addresses.
 
 Nothing is read that was not allowed: files only below the folders that the caller names, addresses
 only where they are switched on, and then never those of the machine itself or of its network.
@@ -9,55 +9,29 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import io
 import ipaddress
-import math
-import os
 import re
 import socket
-import struct
 import threading
 import time
 import urllib.parse
-import zlib
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_py.errors import MediaError, ParameterTypeError
-from llama_py.media.files import MediaFile, look_at
+from llama_py.errors import MediaError
 from llama_py.media.limits import MediaLimits
 from llama_py.regular_files import open_regular
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
-__all__ = ["check_file", "decode_base64", "picture_bytes", "read_url", "sound_bytes"]
+__all__ = ["decode_base64", "read_url"]
 
 _DATA = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.DOTALL)
 #: Addresses of IPv6 that end in one of IPv4.
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _REDIRECTS = (301, 302, 303, 307, 308)
-
-
-def check_file(data: bytes, where: str, limits: MediaLimits) -> MediaFile:
-    """Raise ``MediaError`` unless a file may be decoded."""
-    if len(data) > limits.most_bytes:
-        raise MediaError(f"{where} has {len(data)} bytes; at most {limits.most_bytes} are allowed")
-    found = look_at(data, where)
-    if found.width * found.height > limits.most_pixels:
-        raise MediaError(
-            f"{where} is a picture of {found.width} by {found.height} pixels; at most "
-            f"{limits.most_pixels} pixels are allowed, so make it smaller"
-        )
-    if math.isinf(found.seconds):
-        raise MediaError(f"{where} does not say how long it is; send WAV with samples, or MP3")
-    if found.seconds > limits.most_seconds:
-        raise MediaError(
-            f"{where} says that it has {found.seconds:.0f} seconds of sound; at most "
-            f"{limits.most_seconds:.0f} are allowed"
-        )
-    return found
 
 
 def decode_base64(text: str, where: str) -> bytes:
@@ -265,66 +239,3 @@ class _Fetch:
         if len(data) > most:
             raise MediaError(f"{self._where} has more than the {most} bytes that are allowed")
         return data
-
-
-# -- what Python programs have --------------------------------------------------------------------
-
-
-def picture_bytes(source: Any) -> bytes:
-    """A picture as a file: from a path, bytes, an array ``(h, w, 3)``, or an image of Pillow."""
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return bytes(source)
-    if isinstance(source, (str, os.PathLike)):
-        return _own_file(source)
-    if hasattr(source, "save") and hasattr(source, "convert"):  # Pillow
-        out = io.BytesIO()
-        source.convert("RGB").save(out, format="PNG")
-        return out.getvalue()
-    import numpy as np
-
-    pixels = np.asarray(source)
-    if pixels.ndim == 2:
-        pixels = np.repeat(pixels[:, :, None], 3, axis=2)
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (3, 4):
-        raise ParameterTypeError(
-            "a picture is a path, bytes, an image of Pillow, or a uint8 array (height, width, 3), "
-            f"not {type(source).__name__} of {pixels.dtype} {pixels.shape}"
-        )
-    height, width = pixels.shape[:2]
-    rows = np.zeros((height, 1 + 3 * width), np.uint8)
-    rows[:, 1:] = pixels[:, :, :3].reshape(height, -1)
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows.tobytes(), 1)), (b"IEND", b""))
-    # Without compression to speak of.
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        for kind, body in chunks
-    )
-
-
-def _own_file(source: str | os.PathLike[str]) -> bytes:
-    try:
-        with open_regular(source) as file:
-            return file.readall()
-    except OSError as error:
-        raise MediaError(f"{os.fspath(source)} cannot be read: {error}") from None
-
-
-def sound_bytes(source: Any, sample_rate: int | None = None) -> bytes:
-    """A sound as a file: from a path, bytes, or float samples ``(n,)`` with their rate."""
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return bytes(source)
-    if isinstance(source, (str, os.PathLike)):
-        return _own_file(source)
-    import numpy as np
-
-    samples = np.asarray(source, np.float32)
-    if samples.ndim != 1 or not sample_rate:
-        raise ParameterTypeError(
-            "a sound is a path, bytes, or samples (n,) with their sample_rate, not "
-            f"{type(source).__name__} of shape {samples.shape}"
-        )
-    body = samples.astype("<f4").tobytes()
-    head = struct.pack("<4sIHHIIHH", b"fmt ", 16, 3, 1, sample_rate, 4 * sample_rate, 4, 32)
-    data = head + struct.pack("<4sI", b"data", len(body)) + body
-    return struct.pack("<4sI4s", b"RIFF", 4 + len(data), b"WAVE") + data

@@ -95,7 +95,13 @@ Options:
         file.
     max_image_pixels (integer, at least 1; default: 64000000): Of one picture, as its header
         says; larger ones are refused before they are decoded.
+    max_sound_seconds (number, 0.1 to 1e+06; default: 3600.0): Of one sound; longer ones are
+        refused.
     max_media (integer, at least 0; default: 64): Pictures and sounds in one conversation.
+    max_media_decoded (integer, at least 1; default: 1073741824): Bytes of all of them, decoded:
+        3 for each pixel, 4 for each sample of a sound.
+    media_cache_bytes (integer, at least 0; default: 268435456): What is kept of pictures and
+        sounds, so that the same ones are not encoded again.
     seed (integer; default: 4294967295): For calls that give none; 4294967295 and -1 choose one
         for every call.
     last_n_tokens_size (integer, at least -1; default: 64): penalty_last_n of calls that give

@@ -349,8 +349,23 @@ class MediaOptions(TypedDict, total=False):
         Default(64_000_000),
         Doc("Of one picture, as its header says; larger ones are refused before they are decoded."),
     ]
+    max_sound_seconds: Annotated[
+        float, Range(0.1, 10**6), Default(3600.0), Doc("Of one sound; longer ones are refused.")
+    ]
     max_media: Annotated[
         int, Range(0, _LARGEST), Default(64), Doc("Pictures and sounds in one conversation.")
+    ]
+    max_media_decoded: Annotated[
+        int,
+        Range(1, 2**40),
+        Default(1 << 30),
+        Doc("Bytes of all of them, decoded: 3 for each pixel, 4 for each sample of a sound."),
+    ]
+    media_cache_bytes: Annotated[
+        int,
+        Range(0, 2**40),
+        Default(256 << 20),
+        Doc("What is kept of pictures and sounds, so that the same ones are not encoded again."),
     ]
 
 

@@ -252,16 +252,18 @@ def _numbers(metrics: Metrics) -> Iterator[tuple[str, type[Any], str, float]]:
 
 def _states(report: EngineReport | None) -> Iterator[tuple[str, type[Any], str, float]]:
     """How it is now; a model that is not in memory does nothing."""
-    running = waiting = 0
+    running = waiting = media = 0
     used = 0.0
     if report is not None:
         running, waiting = report.running, report.waiting
-        used = _ratio(report.cells_used, report.cells)
+        used, media = _ratio(report.cells_used, report.cells), report.media_bytes
     gauge = GaugeMetricFamily
     yield "llamacpp:requests_processing", gauge, "Requests that have a place.", running
     yield "llamacpp:requests_deferred", gauge, "Requests that wait for one.", waiting
     yield "vllm:num_requests_running", gauge, "Requests that have a place.", running
     yield "vllm:num_requests_waiting", gauge, "Requests that wait for one.", waiting
+    help_ = "Bytes kept of pictures and sounds (media_cache_bytes)."
+    yield "llama_py_media_cache_bytes", gauge, help_, media
     for name in ("llama_py_kv", "vllm:kv", "vllm:gpu"):
         yield f"{name}_cache_usage_perc", gauge, "Share of the context in use; 1 is all.", used
 

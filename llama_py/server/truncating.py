@@ -36,8 +36,8 @@ def truncated(llama: Llama, request: ChatRequest) -> ChatRequest:
     vocab, limit = llama.vocab, llama.runtime.loaded.facts.limit
     sizes = MessageSizes(lambda text: len(vocab.tokenize(text, add_special=False)))
 
-    rendering = llama.runtime.rendering
-    render = partial(render_results, render=rendering.render)
+    context = llama.runtime.rendering.call_context()
+    render = partial(render_results, render=context.render_chat)
 
     def kept(stands: Sequence[Stand]) -> ChatRequest:
         return replace(request, messages=tuple(request.messages[each["place"]] for each in stands))
@@ -47,9 +47,8 @@ def truncated(llama: Llama, request: ChatRequest) -> ChatRequest:
         return len(llama.runtime.calls.tokens_of(chat_prompt(rendered)))
 
     def cells(message: Message) -> int:
-        seen = rendering.call_context().medium
-        media = [(where, part) for where, part in media_of([message])]
-        return sum(len(seen(part, where).tokens) for where, part in media)
+        media = media_of([message])
+        return sum(len(context.medium(part, where).tokens) for where, part in media)
 
     def size(stand: Stand) -> int:
         return sizes.of(stand) + int(stand["cells"])

@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes."""
+"""The format of a file, by its first bytes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,27 @@ import pytest
 
 from llama_py.errors import MediaError
 from llama_py.media.files import look_at
-
-#: A sound in FLAC with a tag before it, up to its length.
-_TAGGED = b"ID3\4\0\0\0\0\0\5tags." + b"fLaC" + bytes(14) + b"\x0a\xc4\x42\xf0" + bytes(4)
-
-
-@pytest.mark.parametrize("length", [*range(3, 10), *range(19, len(_TAGGED))])
-def test_a_sound_that_ends_in_its_header_is_cut_off(length: int) -> None:
-    with pytest.raises(MediaError, match=f"it is cut off: {length} bytes"):
-        look_at(_TAGGED[:length], "it")
+from tests.media.encoded import PICTURES, SOUNDS, written
+from tests.media.pictures import disc, tone
 
 
-def test_a_whole_header_is_enough() -> None:
-    assert look_at(_TAGGED, "it").format == "flac"
+@pytest.mark.parametrize("format", [*PICTURES, *SOUNDS, "webp", "ogg"])
+def test_files_are_known_by_how_they_begin(format: str) -> None:
+    kind = "audio" if format in {*SOUNDS, "ogg"} else "image"
+    found = look_at(written(format, disc() if kind == "image" else tone()), "it")
+    assert (found.kind, found.format, found.media_type) == (kind, format, f"{kind}/{format}")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "is empty"),
+        (b"\0\0\0\x18ftypheic", "HEIC"),
+        (b" <SVG xmlns", "an SVG file"),
+        (b"II*\0", "a TIFF file"),
+        (b"hello", "of no known format; pictures are read as PNG, JPEG, WebP, GIF or BMP"),
+    ],
+)
+def test_what_is_not_read_is_named(data: bytes, said: str) -> None:
+    with pytest.raises(MediaError, match=said):
+        look_at(data, "it")

@@ -18,7 +18,7 @@ from llama_py.core.context import Context
 from llama_py.core.model import Model
 from llama_py.core.projector import Cells, Projector
 from llama_py.params import ContextParams
-from tests.media.pictures import disc, png
+from tests.media.pictures import disc
 from tests.media.projectors import tiny_projector
 from tests.media.test_exact import EXACT
 from tests.media.text_models import media_model
@@ -100,7 +100,7 @@ def separately(context: Context, rows: Any, cells: Cells) -> Any:
 @pytest.mark.parametrize(("kind", "projector"), PAIRS)
 def test_one_step_of_words_and_a_picture_computes_the_same(kind: str, projector: str) -> None:
     with Model(media_model(kind)) as model, Projector(model, tiny_projector(projector)) as encoder:
-        chunks = encoder.split(png(disc()), "a picture")
+        chunks = encoder.split_pixels(disc(), "a picture")
         cells = next(part for part in chunks.parts if isinstance(part, Cells))
         rows = encoder.encode(chunks, cells.index)
         with context_of(model) as context:

@@ -14,6 +14,7 @@ from llama_py.dialects.openai.messages import read_parts
 from llama_py.embeddings.inputs import MediaInput, Tokens, VectorPiece
 from llama_py.engine.media import Medium
 from llama_py.errors import MediaError, ParameterError, TokenizationError
+from llama_py.media.reading import MediaReading
 from llama_py.memory.media_tokens import media_length
 
 __all__ = ["read_media_input"]
@@ -37,7 +38,7 @@ def read_media_input(
     else:
         parts = read_parts([given], where)
     pieces: list[Tokens | VectorPiece] = []
-    n_media = 0
+    n_media, reading = 0, MediaReading()
     for index, part in enumerate(parts):
         place = f"{where}.content[{index}]" if isinstance(given, Mapping) else where
         if isinstance(part, Text):
@@ -58,15 +59,15 @@ def read_media_input(
                 f"{place} is one too many: at most {media.limits.most_media} pictures and sounds "
                 "are allowed (max_media)"
             )
-        pieces += _encoded(media, part, place)
+        pieces += _encoded(media, part, place, reading)
     return _with_ends(model, pieces, where)
 
 
 def _encoded(
-    media: ModelMedia, part: ImagePart | AudioPart, where: str
+    media: ModelMedia, part: ImagePart | AudioPart, where: str, reading: MediaReading
 ) -> list[Tokens | VectorPiece]:
     """A picture or a sound, with the tokens that its projector puts around and into it."""
-    medium: Medium = media.read(part, getattr(part, "where", "") or where)
+    medium: Medium = media.read(part, getattr(part, "where", "") or where, reading)
     tokens = np.array(medium.tokens, np.int32)
     pieces: list[Tokens | VectorPiece] = []
     place = 0

@@ -33,6 +33,7 @@ from llama_py.api.media import MediaReader
 from llama_py.api.scoring.scoring import ScoringJob
 from llama_py.embeddings.queue import EmbeddingJob
 from llama_py.engine.mailbox import Mailbox
+from llama_py.engine.media import without_source
 from llama_py.engine.request import GenerationRequest, Output
 from llama_py.errors import IsolationError, LlamaError
 from llama_py.tenants import working_for
@@ -436,7 +437,7 @@ _SERVICES: Mapping[str, Callable[..., Any]] = {
     "copy_out": lambda child, seconds: child.llama.runtime.loaded.copy_out(seconds),
     "count": lambda child, request: child.llama.runtime.loaded.count(request),
     "fingerprint": lambda child: child.llama.runtime.loaded.fingerprint,
-    "medium": lambda child, *given: replace(_reader(child).read(*given), data=b""),
+    "medium": lambda child, *given: without_source(_reader(child).read(*given)),
     "most_embedded": lambda child: child.llama.runtime.loaded.embedding_queue.limit,
     "mostly_cached": lambda child, prompt: _states(child).mostly_cached(prompt),
     "of_prompt": lambda child, *given: _states(child).of_prompt(*given),

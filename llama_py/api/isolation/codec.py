@@ -32,6 +32,7 @@ from llama_py.dialects import budget
 from llama_py.embeddings import inputs
 from llama_py.engine import media, metrics, request
 from llama_py.errors import IsolationError, LlamaError, shown
+from llama_py.media import decoding
 from llama_py.options import drafters
 from llama_py.states import state
 from llama_py.states.disk import LlamaDiskCache
@@ -56,6 +57,8 @@ _CLASSES: tuple[Any, ...] = (
     media.MediaCells,
     media.Medium,
     media.PlacedMedium,
+    media.Waiting,
+    decoding.Decoded,
     facts.ContextFacts,
     facts.EngineReport,
     messages.Ended,

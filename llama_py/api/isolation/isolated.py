@@ -29,6 +29,7 @@ from llama_py.engine.media import MediaCells, Medium
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.request import GenerationRequest
 from llama_py.errors import IsolationError, ParameterError
+from llama_py.media.decoding import Source
 from llama_py.memory.text_keys import TextKeys
 from llama_py.options import LOAD
 from llama_py.options.drafters import as_speculative, read_speculative
@@ -50,10 +51,10 @@ class _RemoteReader:
     def __init__(self, port: IsolatedPort) -> None:
         self._port = port
 
-    def read(self, data: bytes, where: str) -> Medium:
+    def read(self, source: Source, where: str) -> Medium:
         """See ``MediaEncoder.read``."""
-        medium: Medium = self._port.ask("medium", data, where)
-        return replace(medium, data=data)  # which did not come back
+        medium: Medium = self._port.ask("medium", source, where)
+        return replace(medium, source=source)  # which did not come back
 
     def vectors(self, medium: Medium, stretch: MediaCells) -> NDArray[np.float32]:
         """See ``MediaEncoder.vectors``."""
@@ -75,6 +76,7 @@ class IsolatedMedia(ModelMedia):
             n_threads=lambda: 0,
             use_gpu=False,
             tokens=(None, None),
+            capacity_bytes=0,
             attach=lambda _: None,
         )
         self._reader = _RemoteReader(port)

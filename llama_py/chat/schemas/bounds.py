@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import marshal
 import math
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -19,6 +18,7 @@ from typing import Any, NoReturn
 from llama_py.chat.schemas.satisfiable import check_satisfiable
 from llama_py.core.host.gil_yield import GilYield
 from llama_py.errors import GrammarError
+from llama_py.tenants import Remembered
 
 __all__ = [
     "MOST_BYTES",
@@ -64,7 +64,7 @@ MOST_ONE_OF = 150
 #: Characters of a reference.
 _LONGEST_REFERENCE = 1000
 #: How many schemas that passed are remembered, and up to which size.
-_MOST_KEYS, _MOST_KNOWN = 128, 1 << 16
+_MOST_KEYS, _MOST_KNOWN, _MOST_KEY_BYTES = 128, 1 << 16, 1 << 23
 _LOWER = frozenset({"minLength", "minItems", "minProperties", "minContains"})
 _MUST_BE: dict[str, tuple[Any, str]] = {
     "properties": (Mapping, "an object"),
@@ -125,11 +125,10 @@ def check_tools(schemas: Sequence[Mapping[str, Any]], names: Sequence[str] = ())
 
 
 class _Passed:
-    """Recently accepted schemas, by content, since many requests repeat the same schema."""
+    """Recently accepted schemas of a tenant, by content: many requests repeat the same schema."""
 
     def __init__(self) -> None:
-        self._keys: dict[bytes, None] = {}
-        self._lock = threading.Lock()
+        self._keys: Remembered[bytes, bool] = Remembered(_MOST_KEYS, _MOST_KEY_BYTES)
 
     @contextmanager
     def check(self, value: Any) -> Iterator[bool]:
@@ -141,10 +140,7 @@ class _Passed:
         known = key in self._keys
         yield known
         if key and not known and len(key) < _MOST_KNOWN:
-            with self._lock:
-                self._keys[key] = None
-                if len(self._keys) > _MOST_KEYS:
-                    del self._keys[next(iter(self._keys))]
+            self._keys.put(key, True, len(key))
 
 
 _PASSED, _PASSED_TOOLS = _Passed(), _Passed()

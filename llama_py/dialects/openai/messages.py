@@ -59,10 +59,11 @@ def _part(part: Any, where: str) -> Text | ImagePart | AudioPart:
         return Text(whole_text(part, where))
     if isinstance(part, ImagePart | AudioPart):
         return part
-    if isinstance(part, objects.Image):
-        return ImagePart(part.data, part.media_type)
-    if isinstance(part, objects.Audio):
-        return AudioPart(part.data, part.media_type)
+    if isinstance(part, objects.Image | objects.Audio):
+        made = ImagePart if isinstance(part, objects.Image) else AudioPart
+        if isinstance(part.source, bytes):
+            return made(part.source, part.media_type)
+        return made(media_type=part.media_type, decoded=part.source)
     if not isinstance(part, Mapping):
         raise ParameterTypeError(
             f'{where} must be a part such as {{"type": "text", "text": ...}}, not {shown(part)}'

@@ -89,7 +89,7 @@ _SOUND_PART = record(
 )
 _TRANSCRIPTION = record(
     {
-        "file": said({"type": "string", "format": "binary"}, "A sound: WAV, MP3 or FLAC."),
+        "file": said({"type": "string", "format": "binary"}, "A sound: WAV, FLAC, MP3 or Ogg."),
         "model": STRING,
         "language": said(STRING, "What is spoken, as the model's instruction names it."),
         "prompt": said(STRING, "In place of the instruction."),
