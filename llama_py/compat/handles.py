@@ -11,6 +11,7 @@ from typing import Any
 
 from llama_py.compat.llama_cpp import llama_cpp as C
 from llama_py.compat.llama_cpp._utils import suppress_stdout_stderr
+from llama_py.gguf.check import check_model_file
 
 __all__ = ["Freed", "LlamaModel"]
 
@@ -43,6 +44,7 @@ class LlamaModel(Freed):
         super().__init__()
         if not os.path.exists(path_model):  # noqa: PTH110 - bytes and paths alike
             raise ValueError(f"Model path does not exist: {path_model}")
+        check_model_file(os.fsdecode(path_model))
         with suppress_stdout_stderr(disable=verbose):
             model = C.llama_model_load_from_file(os.fsencode(path_model), params)
         if model is None:

@@ -27,12 +27,14 @@ from llama_py.core import logs
 from llama_py.core.handle import Handle
 from llama_py.core.model import Model
 from llama_py.core.model_files import ModelFiles
+from llama_py.core.rehearsal import rehearse
 from llama_py.errors import InvalidModelError, MediaError, ModelNotFoundError, ParameterError
 from llama_py.gguf.reader import GGUFHeader, read_header
 from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Cells", "Chunks", "Projector"]
 
+_TRIAL = "llama_py.core.projector_trial"
 #: Types of which a picture is another one in another place of the prompt: padded, or numbered.
 _PLACED = frozenset({"deepseek4v", "hunyuanvl"})
 #: A sound of fewer samples makes libmtmd end the process.
@@ -106,6 +108,7 @@ class Projector(Handle[M.mtmd_context_p]):
     Args:
         use_gpu: compute on a GPU, if there is one.
         n_threads: of the CPU.
+        rehearsed: it was tried in a process of its own (``rehearsal``); else it is now.
         image_min_tokens, image_max_tokens: cells of a picture, for encoders of pictures of any
             size; None: what the file says.
 
@@ -123,6 +126,7 @@ class Projector(Handle[M.mtmd_context_p]):
         n_threads: int = 4,
         image_min_tokens: int | None = None,
         image_max_tokens: int | None = None,
+        rehearsed: bool = False,
     ) -> None:
         self.model = model
         self.path = Path(path)
@@ -131,6 +135,10 @@ class Projector(Handle[M.mtmd_context_p]):
         logs.install_for_media()
         header = read_header(self.path)
         files = _files(self.path, header)
+        if not rehearsed:
+            known_by = f"{files.digest} {model.fingerprint}"
+            arguments = (os.fspath(model.path), os.fspath(self.path))
+            rehearse(_TRIAL, arguments, known_by, f"the projector {path}")
         side, patch = (
             header.scalars.get(f"clip.vision.{each}_size") for each in ("image", "patch")
         )
