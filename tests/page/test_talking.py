@@ -140,6 +140,9 @@ def test_certainty_is_shown_on_demand(demo: Site) -> None:
     demo.in_reply("More").click()
     demo.menu("Answer again with certainty")
     demo.wait()
+    demo.settings()
+    expect(demo.page.get_by_label("Record how certain the model is")).not_to_be_checked()
+    demo.close_dialog()
     demo.in_reply("Colour by certainty").click()
     tokens = demo.reply.get_by_role("option")
     assert "".join(tokens.all_inner_texts()).strip().startswith("2 + 3 = 5")
@@ -267,6 +270,12 @@ def test_settings_hold_for_new_conversations_if_wanted(chat: Site, told: Scripte
     sheet = chat.settings()
     sheet.get_by_label("System prompt").fill("Be brief.")
     sheet.get_by_role("button", name="Use all this for new conversations").click()
+    place = chat.page.locator(".toast").bounding_box()
+    on_top = (
+        "([x, y]) => Boolean(document.elementFromPoint(x, y)?.closest('.toast, .toasts, dialog'))"
+    )
+    assert chat.page.evaluate(on_top, [place["x"] + 20, place["y"] + 10])
+    assert chat.page.locator("#toasts").evaluate("place => place.matches(':popover-open')")
     chat.close_dialog()
     chat.say("One")
     chat.begin()

@@ -48,6 +48,12 @@ ADDRESSES = {
     "README.md": "index.md",
     **FILES,
 }
+#: Pages that a search shows behind those that say how something is done.
+_BEHIND = re.compile(
+    r"(reference|changes|decisions|benchmarks|reuse-savings|contributing|architecture|vendor"
+    r"|upstream-notes|upstream/.*)\.md"
+)
+_LATE = "---\nsearch:\n  boost: 0.3\n---\n\n"
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
@@ -61,7 +67,8 @@ def assemble(folder: Path = SOURCES) -> None:
     pages = {f"docs/{page.relative_to(docs).as_posix()}": page.name for page in docs.glob("*.md")}
     for origin, place in {**pages, **PAGES}.items():
         text = (ROOT / origin).read_text(encoding="utf-8")
-        _write(folder / place, turned(text, origin, place))
+        head = _LATE if _BEHIND.fullmatch(place) else ""
+        _write(folder / place, head + turned(text, origin, place))
     _write(folder / "examples.md", examples())
     for origin, place in {**ASSETS, **FILES}.items():
         _write(folder / place, (ROOT / origin).read_text(encoding="utf-8"))

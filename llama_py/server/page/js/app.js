@@ -197,10 +197,7 @@ class App {
       say: note,
       choose: on((conversation, id) => this.#choose(conversation, id)),
       again: followed((conversation, id) => this.#chat.again(conversation, id)),
-      againWithCertainty: followed((conversation, id) => {
-        conversation.record.options.logprobs = true;
-        return this.#chat.again(conversation, id);
-      }),
+      againWithCertainty: followed((conversation, id) => this.#chat.again(conversation, id, { certain: true })),
       retry: followed((conversation, id) => this.#chat.retry(conversation, id)),
       continue: followed((conversation, id) => this.#chat.continue(conversation, id)),
       answerNow: on((conversation, id) => this.#chat.answerNow(conversation, id)),
@@ -416,7 +413,8 @@ class App {
       root.classList.toggle("sidebar-open", shown);
       document.getElementById("shade").hidden = !shown;
       document.getElementById("main").inert = shown;
-      if (shown) document.getElementById("search").focus();
+      // Not the search: its keyboard would cover half of the list.
+      if (shown) document.getElementById("new").focus();
       else if (!quietly) document.getElementById("menu-button").focus();
     } else if (!quietly) {
       const hidden = root.classList.toggle("no-sidebar", open === undefined ? undefined : !open);

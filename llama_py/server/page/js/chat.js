@@ -88,15 +88,15 @@ export class Chat {
   }
 
   /** Has the last message answered, as a new branch if it was answered before. */
-  answer(conversation, message, begin = "") {
-    const reply = conversation.add({ role: "assistant", content: begin }, message.id);
+  answer(conversation, message, begin = "", fields = {}) {
+    const reply = conversation.add({ role: "assistant", content: begin, ...fields }, message.id);
     if (begin) reply.begun = begin.length;
     return this.#run(conversation, reply, begin ? reply : message);
   }
 
-  /** Another reply in place of this one; the old one stays as a branch. */
-  again(conversation, id) {
-    return this.answer(conversation, conversation.get(conversation.get(id).parent));
+  /** Another reply in place of this one, perhaps `certain`; the old one stays as a branch. */
+  again(conversation, id, fields = {}) {
+    return this.answer(conversation, conversation.get(conversation.get(id).parent), "", fields);
   }
 
   /** Lets a reply go on from where it ended, be it in its reasoning. */
@@ -168,7 +168,10 @@ export class Chat {
     const seen = path.slice(conversation.firstSeenIn(path));
     const reply = new Reply({
       api: this.#api,
-      body: async () => chatBody(conversation, seen, { ...(await this.#choiceFor(seen)), part }),
+      body: async () => {
+        const choice = await this.#choiceFor(seen);
+        return chatBody(conversation, seen, { ...choice, part, certain: message.certain });
+      },
       media: countMedia(seen),
       message,
       changed: () => this.#events.grew(conversation),
@@ -192,6 +195,8 @@ export class Chat {
     const saving = setInterval(() => this.#keep(conversation, message), SAVE_EVERY);
     try {
       await running;
+      // Nothing can be left out before the only message.
+      if (message.error?.kind === "overflow" && usersIn(conversation, path) < 2) message.error.alone = true;
     } finally {
       clearInterval(saving);
       // It is shown as ended when it is written: whoever reloads the page then finds all of it.
@@ -383,4 +388,9 @@ class Tabs {
       this.#channel.postMessage({ ask: id });
     });
   }
+}
+
+/** How many messages of the user of a path the model sees. */
+function usersIn(conversation, path) {
+  return path.slice(conversation.firstSeenIn(path)).filter(({ role }) => role === "user").length;
 }

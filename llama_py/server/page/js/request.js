@@ -25,11 +25,13 @@ export const PARAMETERS = [
  * @param {import("./conversation.js").Conversation} conversation
  * @param {import("./conversation.js").Message[]} path messages up to the one to reply to; the last
  *   one may be the beginning of the reply
- * @param {{model?: string, part?: "content", urls?: Map<string, string>}} [choice] `part`: what of a
+ * @param {{model?: string, part?: "content", urls?: Map<string, string>,
+ *   certain?: boolean}} [choice] `part`: what of a
  *   reply that has begun is to go on; its content, even if there is nothing of it yet, or whatever
- *   came last; `urls`: data URLs of the pictures and sounds, by digest
+ *   came last; `urls`: data URLs of the pictures and sounds, by digest; `certain`: with the
+ *   probabilities of this reply, whatever the conversation's setting is
  */
-export function chatBody(conversation, path, { model, part, urls } = {}) {
+export function chatBody(conversation, path, { model, part, urls, certain } = {}) {
   const { options, system, id } = conversation.record;
   const begun = path.at(-1)?.role === "assistant";
   return {
@@ -40,7 +42,7 @@ export function chatBody(conversation, path, { model, part, urls } = {}) {
     return_progress: true,
     session_id: id,
     ...parameters(options),
-    ...(options.logprobs ? { logprobs: true, top_logprobs: 5 } : {}),
+    ...(options.logprobs || certain ? { logprobs: true, top_logprobs: 5 } : {}),
     ...(options.tools?.length ? { tools: options.tools } : {}),
     ...(options.schema ? { response_format: schemaFormat(options.schema) } : {}),
     ...(begun ? { continue_final_message: part ?? true } : {}),

@@ -150,7 +150,11 @@ export function note(text, undo) {
     close();
     undo();
   });
-  document.getElementById("toasts").replaceChildren(toast);
+  const place = document.getElementById("toasts");
+  place.replaceChildren(toast);
+  // Above a dialog that is open, which lies above everything else of the page.
+  place.hidePopover?.();
+  place.showPopover?.();
   const wait = () => {
     if (!toast.matches(":hover, :focus-within")) close();
     else setTimeout(wait, 2000);
