@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.chat.families import TOOLS, WEATHER
 from tests.chat.openai import chat_request
 from tests.server.serving import demo_settings, serving
 
+template_of = cache(families.load)
 STRICT = FixedSlots(adjacent_users=False, adjacent_replies=False, without_user=False)
 
 
@@ -78,8 +80,7 @@ ODD: dict[str, list[dict[str, Any]]] = {
 def test_odd_conversations_are_rendered_whole(name: str, case: str) -> None:
     if (name, case) == ("mistralai-Mistral-Nemo-Instruct-2407", "no user"):
         pytest.skip("its template writes the system message into the user's last turn only")
-    template = families.load(name)
-    prompt = template.render(chat_request(ODD[case])).prompt
+    prompt = template_of(name).render(chat_request(ODD[case])).prompt
     for message in ODD[case]:
         assert prompt.count(message["content"]) == 1
 
