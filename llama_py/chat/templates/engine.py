@@ -21,7 +21,6 @@ from llama_py.chat.templates.capabilities import capabilities_of, tells_nothing_
 from llama_py.chat.templates.python_jinja import (
     TemplateBudget,
     TemplateLimitError,
-    length_of,
     template_of,
 )
 from llama_py.core.chat import TemplateHandle
@@ -75,7 +74,7 @@ class _Renderings:
     """The renderings of one request: all within one budget, and each only once.
 
     Args:
-        given: characters of the request.
+        given: the request.
         now: its time, in seconds since the epoch; None is the clock.
 
     Attributes:
@@ -83,7 +82,7 @@ class _Renderings:
         refusal: why one was not allowed; llama.cpp's code takes it for one of many failures.
     """
 
-    def __init__(self, given: int = 0, now: float | None = None) -> None:
+    def __init__(self, given: Any = None, now: float | None = None) -> None:
         self._budget = TemplateBudget(given)
         self._now = now
         self._texts: dict[tuple[str, bytes], str] = {}
@@ -157,7 +156,7 @@ class TemplateEngine:
         known = None if key is None else self._known.get(key)
         if known and (quick := self._as_before(inputs, known)):
             return quick
-        renderings = _Renderings(length_of(inputs), inputs.get("now"))
+        renderings = _Renderings(inputs, inputs.get("now"))
         params = _with_whole_thoughts(self._handle.apply(inputs, renderings.answer))
         renderings.check()
         if key is not None and known is None:
@@ -180,7 +179,7 @@ class TemplateEngine:
         except ValueError:  # arguments that are no JSON
             return None
         template = template_of(self._source(inputs))
-        budget = TemplateBudget(length_of(values))
+        budget = TemplateBudget(values)
         prompt = template.render(_with_nulls(template.source, values), budget)
         prompt = prompt.removeprefix(known.bos)
         if not prompt.endswith(known.params["generation_prompt"]):

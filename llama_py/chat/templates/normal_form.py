@@ -26,10 +26,12 @@ def normal_form(
     Args:
         goes_on: the last message is the beginning of the reply, and stays alone.
     """
-    if has_system(messages):
+    if has_system(messages[1:]) or (is_system(messages[0]) and not slots.first):
         messages = place_system(messages, slots)
     if all(message.role != "user" for message in messages) and not slots.without_user:
         messages = (*_with_user(messages),)
+    if all(one.role != other.role for one, other in pairwise(messages)):
+        return (*messages,)  # most of them, quickly
     last = len(messages) - 1 if goes_on else len(messages)
     for role in ("user", "assistant"):
         if _meet(messages[:last], role) and not _takes(slots, role):

@@ -39,7 +39,6 @@ __all__ = [
     "JinjaTemplate",
     "TemplateBudget",
     "TemplateLimitError",
-    "length_of",
     "parse",
     "template_of",
 ]
@@ -50,7 +49,7 @@ MAX_STEPS = 1_000_000
 MAX_TEXT = 1 << 25
 #: How often each character that was given may be written.
 MAX_COPIES = 40
-#: Seconds of the thread's processor time.
+#: Seconds. On a machine that is busy it gets half as many of processor time beyond that.
 MAX_SECONDS = 5.0
 #: Lists in lists: some of Python's functions go into them by recursion without a limit.
 MAX_NESTED = 200
@@ -73,35 +72,53 @@ class TemplateBudget:
     """How much one request may still do with a template, in however many renderings.
 
     Args:
-        given: characters of the request.
+        given: the request; it is measured when it matters.
     """
 
-    __slots__ = ("calls", "ends", "next_look", "steps_left", "text_left")
+    __slots__ = ("_ends", "_given", "_next_look", "_used", "calls", "steps_left", "text_left")
 
-    def __init__(self, given: int = 0) -> None:
-        self.text_left = MAX_TEXT + MAX_COPIES * given
-        self.steps_left = self.next_look = MAX_STEPS + given
+    def __init__(self, given: Any = None) -> None:
+        self.text_left = MAX_TEXT
+        self.steps_left = self._next_look = MAX_STEPS
         self.calls = 0
-        self.ends = 0.0
+        self._given = given
+        self._ends = 0.0
+        self._used: float | None = None
 
     def step(self, count: int = 1) -> None:
         self.steps_left -= count
-        if self.steps_left < self.next_look:
+        if self.steps_left < self._next_look:
             self._look()
-
-    def _look(self) -> None:
-        if self.steps_left < 0:
-            raise _LimitError(f"it takes more than {MAX_STEPS} steps")
-        self.next_look = self.steps_left - _STEPS_BETWEEN_LOOKS
-        now = time.thread_time()
-        self.ends = self.ends or now + MAX_SECONDS
-        if now > self.ends:
-            raise _LimitError(f"it takes more than {MAX_SECONDS:g} seconds")
 
     def write(self, count: int) -> None:
         self.text_left -= count
         if self.text_left < 0:
-            raise _LimitError("it writes far more than it was given")
+            self._add_for_given()
+            if self.text_left < 0:
+                raise _LimitError("it writes far more than it was given")
+
+    def _add_for_given(self) -> None:
+        size = 0 if self._given is None else length_of(self._given)
+        self._given = None
+        self.text_left += MAX_COPIES * size
+        self.steps_left += size
+
+    def _look(self) -> None:
+        if self.steps_left < 0:
+            self._add_for_given()
+            if self.steps_left < 0:
+                raise _LimitError(f"it takes more than {MAX_STEPS} steps")
+        self._next_look = self.steps_left - _STEPS_BETWEEN_LOOKS
+        now = time.monotonic()  # a hundredth of what it takes to ask for the processor's time
+        if not self._ends:
+            self._ends = now + MAX_SECONDS
+        elif now > self._ends:
+            self._ends = now + MAX_SECONDS / 50
+            used = time.thread_time()
+            if self._used is None:
+                self._used = used
+            elif used - self._used > MAX_SECONDS / 2:
+                raise _LimitError(f"it takes more than {MAX_SECONDS:g} seconds")
 
     def made(self, value: Any) -> Any:
         """A value was computed."""
@@ -607,7 +624,7 @@ class JinjaTemplate:
         """
         given = copy.deepcopy(dict(values)) if self._changes else dict(values)
         outer = getattr(_local, "count", None), getattr(_local, "now", None)
-        _local.count = TemplateBudget(length_of(values)) if budget is None else budget
+        _local.count = TemplateBudget(values) if budget is None else budget
         _local.now = now
         try:
             # Not ``render``: how that makes errors readable leaves cycles of frames behind.
