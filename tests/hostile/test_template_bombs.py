@@ -38,6 +38,11 @@ TEXT_OPS = (
     "N | round(N)", "L | batch(N, s) | list", "L | slice(N) | list", "l == [l]", "l in [l, l]",
     "{l | string: s}", "L | map('string') | join(s)", "L | groupby(0)", "n.t ~ n.t", "n",
     "range(N) | list", "s | list", "s.splitlines() | length", "s.partition('a')", "L | max",
+    "s | wordwrap(1, wrapstring=s)", "('ab ' * N) | wordwrap(1)", "('a' * N) | wordwrap(1)",
+    "L | tojson(separators=(s, s))", "L | join(attribute='a', d=s)", "('<!---->' * N) | striptags",
+    "('{}' * N).format(s)", "'%s' * N % L", "[s] * N", "(1, 2) * N", "dict.fromkeys(L, s)",
+    "'{w:{w}}'.format(w=N)", "'%.*f' % (N, 1)", "s | truncate(N, end=s)",
+    "L | map('replace', 'a', s) | list",
     "'x' | truncate(N)", "s | striptags", "dict(a=s, b=L)", "L | items | list", "cycler(*L)",
 )  # fmt: skip
 STATEMENTS = (

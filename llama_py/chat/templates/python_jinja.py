@@ -209,6 +209,7 @@ def _before(name: str, given: Any, args: tuple[Any, ...], named: Mapping[str, An
     size = count.weigh(given)
     beside = sum(map(count.weigh, others))
     count.write(size * _ESCAPING.get(name, 1) + beside)
+    count.step(size >> 6)
     special = _COSTS.get(name)
     if special is not None:
         special(count, given, others, size)
@@ -222,18 +223,33 @@ def _replaces(count: TemplateBudget, text: Any, others: list[Any], size: int) ->
 
 
 def _joins(count: TemplateBudget, given: Any, others: list[Any], size: int) -> None:
-    items, between = (given, others[:1]) if not isinstance(given, str) else (others[:1], [given])
-    pieces = items[0] if items is not given and items else items
-    times = len(pieces) if hasattr(pieces, "__len__") else MAX_STEPS
-    longest = max((len(each) for each in between if isinstance(each, str)), default=0)
-    count.write(times * longest)
+    # A method of what stands between, or a filter of what is joined.
+    items, between = (others[:1], [given]) if isinstance(given, str) else ([given], others)
+    times = max((len(x) if hasattr(x, "__len__") else MAX_STEPS for x in items), default=0)
+    count.write(times * max((len(x) for x in between if isinstance(x, str)), default=0))
 
 
 def _widens(count: TemplateBudget, given: Any, others: list[Any], size: int) -> None:
     """Lines or items are moved, by as many characters as a number or text says."""
-    widths = [len(x) if isinstance(x, str) else abs(x) for x in others if isinstance(x, (str, int))]
+    widths = [len(x) if isinstance(x, str) else abs(x) for x in _flat(others) if _measures(x)]
     lines = 1 + (given.count("\n") + given.count("\t") if isinstance(given, str) else size)
     count.write(sum(widths) * lines)
+
+
+def _measures(value: Any) -> bool:
+    return isinstance(value, (str, int))
+
+
+def _wraps(count: TemplateBudget, given: Any, others: list[Any], size: int) -> None:
+    """A text may be put between all characters, and each cut copies what is left of a word."""
+    width = max([1, *(x for x in others if isinstance(x, int))])
+    count.write(size * max((len(x) for x in others if isinstance(x, str)), default=0))
+    count.step(size * (size // width) // 1000)
+
+
+def _strips(count: TemplateBudget, given: Any, others: list[Any], size: int) -> None:
+    """Each comment that is taken out copies the text."""
+    count.step(str(given).count("<") * size // 1000)
 
 
 def _formats(count: TemplateBudget, given: Any, others: list[Any], size: int) -> None:
@@ -242,6 +258,7 @@ def _formats(count: TemplateBudget, given: Any, others: list[Any], size: int) ->
     widths = sum(int(digits[:12]) for digits in _NUMBERS.findall(text))
     widths += sum(abs(x) for x in _flat(others) if isinstance(x, int))
     places = text.count("%") + text.count("{")
+    count.step(places)
     count.write(widths + places * (1 + sum(map(count.weigh, others))))
 
 
@@ -282,6 +299,8 @@ _COSTS: dict[str, Callable[[TemplateBudget, Any, list[Any], int], None]] = {
     "round": _rounds,
     "sum": _adds,
     "rsplit": _searches_and_splits,
+    "striptags": _strips,
+    "wordwrap": _wraps,
     **dict.fromkeys(("rfind", "rindex", "rpartition"), _searches),
     **dict.fromkeys(("split", "splitlines", "wordcount"), _splits),
     **dict.fromkeys(("indent", "tojson", "center", "ljust", "rjust"), _widens),
@@ -466,9 +485,10 @@ class _Environment(SandboxedEnvironment):
         if operator == "%" and isinstance(left, str):
             _before("format", left, (right,), {})
         elif operator == "*":
-            for text, times in ((left, right), (right, left)):
-                if isinstance(text, (str, list, tuple)) and isinstance(times, int):
-                    count.write(len(text) * max(0, times))
+            for one, times in ((left, right), (right, left)):
+                if isinstance(one, (str, list, tuple)) and isinstance(times, int):
+                    grow = count.write if isinstance(one, str) else count.step
+                    grow(len(one) * max(0, times))
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
             if left.bit_length() * right > MAX_BITS:
                 raise _LimitError(f"it computes a number of more than {MAX_BITS} bits")
