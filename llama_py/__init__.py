@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from llama_py.errors import StorageError as StorageError
     from llama_py.errors import StorageNotFoundError as StorageNotFoundError
     from llama_py.errors import TemplateError as TemplateError
+    from llama_py.errors import TemplateLimitError as TemplateLimitError
     from llama_py.errors import TokenizationError as TokenizationError
     from llama_py.errors import UnknownParameterError as UnknownParameterError
     from llama_py.memory.sequences import ReuseInfo as ReuseInfo
@@ -195,6 +196,7 @@ _HOMES = {
     "StorageError": "errors",
     "StorageNotFoundError": "errors",
     "TemplateError": "errors",
+    "TemplateLimitError": "errors",
     "Timings": "dialects.openai.types",
     "TokenizationError": "errors",
     "TrimMessages": "api.overflow",
@@ -285,6 +287,7 @@ __all__ = [
     "StorageError",
     "StorageNotFoundError",
     "TemplateError",
+    "TemplateLimitError",
     "Timings",
     "TokenizationError",
     "TrimMessages",

@@ -26,6 +26,7 @@ The tree (each class also derives from the builtin that callers of similar libra
     ├── TokenizationError         (ValueError)     text that the vocabulary cannot take
     ├── GrammarError              (ValueError)     a grammar or JSON schema that cannot be compiled
     ├── TemplateError             (ValueError)     a chat template that fails, or is missing
+    │   └── TemplateLimitError    (ValueError)     it takes more steps, text or time than one may
     ├── ContextOverflowError      (ValueError)     more tokens than the context has room for
     │   └── InputTooLongError     (ValueError)     ... in a text that is to be embedded
     ├── DecodeError               (RuntimeError)   llama_decode failed
@@ -86,6 +87,7 @@ __all__ = [
     "StorageNotFoundError",
     "SymbolNotFoundError",
     "TemplateError",
+    "TemplateLimitError",
     "TokenizationError",
     "TuningError",
     "UnknownParameterError",
@@ -227,6 +229,10 @@ class GrammarError(LlamaError, ValueError):
 
 class TemplateError(LlamaError, ValueError):
     """A chat template is missing, does not parse, or refuses these messages."""
+
+
+class TemplateLimitError(TemplateError):
+    """A chat template takes more steps, text or time than one may."""
 
 
 class ContextOverflowError(LlamaError, ValueError):

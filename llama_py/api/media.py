@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from llama_py.chat.conversation import AudioPart, ImagePart
     from llama_py.engine.media import MediaCells, MediaEncoder, Medium
-    from llama_py.media.decoding import Source
+    from llama_py.media.arrays import Source
     from llama_py.media.reading import MediaReading
 
 __all__ = ["MediaReader", "ModelMedia", "find_projector"]

@@ -44,7 +44,7 @@ class ImagePart:
         data: the encoded file; empty if there is only a ``url``, or an array.
         media_type: such as ``image/png``; empty if it is not known.
         marker: what the template gets in its place (``chat.media``).
-        decoded: what a program has in place of a file (``media.decoding.Decoded``).
+        decoded: what a program has in place of a file (``media.arrays.Decoded``).
     """
 
     data: bytes = field(default=b"", repr=False)

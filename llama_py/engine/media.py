@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from llama_py.core.projector import Cells, Chunks, Projector
 from llama_py.errors import LlamaError, MediaError, ParameterError
-from llama_py.media.decoding import Decoded, Source, read_picture, read_sound
+from llama_py.media.arrays import Decoded, Source
+from llama_py.media.decoding import read_picture, read_sound
 from llama_py.media.files import look_at
 from llama_py.media.limits import MediaLimits
 from llama_py.memory.media_tokens import media_tokens
@@ -85,9 +86,6 @@ class Waiting:
         self.chunks: Chunks | None = None
         self.rows: dict[bytes, NDArray[np.float32]] = {}
         self.failure: LlamaError | None = None
-
-    def __reduce__(self) -> tuple[type[Waiting], tuple[()]]:
-        return Waiting, ()  # in another process nothing is there yet
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,14 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import MediaError
+from llama_py.media.arrays import Decoded, Source
 from llama_py.media.files import look_at
 from llama_py.media.limits import MediaLimits
-from llama_py.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
-__all__ = ["Decoded", "Source", "read_picture", "read_sound"]
+__all__ = ["read_picture", "read_sound"]
 
 _PLUGINS = {"png": "Png", "jpeg": "Jpeg", "webp": "WebP", "gif": "Gif", "bmp": "Bmp"}
 #: Reads of a picture's file; encoders write parts of some kilobytes.
@@ -48,23 +48,6 @@ _RATES = range(1000, 384_001)
 _TAGS = 16384
 #: The tag of EXIF that says how a picture is turned.
 _ORIENTATION = 0x0112
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Decoded:
-    """What a program has as numbers, and no file.
-
-    Attributes:
-        values: a picture, uint8 ``(height, width, 3)``, or a sound, float32 ``(n,)``.
-        rate: samples per second; 0 for pictures.
-    """
-
-    values: NDArray[Any]
-    rate: int = 0
-
-
-#: A file, or what would be in it.
-Source = bytes | Decoded
 
 
 def read_picture(source: Source, where: str, limits: MediaLimits) -> NDArray[np.uint8]:
@@ -128,7 +111,7 @@ class _Reads(io.BytesIO):
 def _opened(data: bytes, where: str) -> PillowImage:
     """A picture of which the header was read.
 
-    Not by ``Image.open``, whose limits are those of the whole process, and which takes other
+    Not by Pillow's ``open``, whose limits are those of the whole process, and which takes other
     formats as well.
     """
     format = look_at(data, where).format

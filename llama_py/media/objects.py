@@ -6,15 +6,16 @@ import base64
 import os
 import struct
 import zlib
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from llama_py.errors import MediaError, ParameterTypeError
-from llama_py.media.decoding import Decoded, Source
+from llama_py.media.arrays import Decoded, Source
 from llama_py.media.files import look_at
 from llama_py.regular_files import open_regular
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["Audio", "Image", "read_own_file"]
 
@@ -125,6 +126,8 @@ def _file(source: Any) -> bytes | None:
 
 def _pixels(source: Any) -> NDArray[np.uint8]:
     """Pixels of an array or of an image of Pillow, uint8 ``(height, width, 3)``: a copy."""
+    import numpy as np
+
     if hasattr(source, "save") and hasattr(source, "convert"):
         from PIL import ImageOps
 
@@ -141,6 +144,8 @@ def _pixels(source: Any) -> NDArray[np.uint8]:
 
 
 def _samples(source: Any, sample_rate: int | None) -> Decoded:
+    import numpy as np
+
     samples = np.array(source, np.float32)
     if samples.ndim != 1 or not sample_rate:
         raise ParameterTypeError(
@@ -154,6 +159,8 @@ def _samples(source: Any, sample_rate: int | None) -> Decoded:
 
 
 def _as_png(picture: Decoded) -> bytes:
+    import numpy as np
+
     height, width, _ = picture.values.shape
     rows = np.zeros((height, 1 + 3 * width), np.uint8)
     rows[:, 1:] = picture.values.reshape(height, -1)

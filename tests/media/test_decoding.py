@@ -16,7 +16,8 @@ from PIL import Image as Pillow
 from llama_py import Audio, Image, Llama, MediaError
 from llama_py.core.model import Model
 from llama_py.core.projector import Cells, Projector
-from llama_py.media.decoding import Decoded, read_picture, read_sound
+from llama_py.media.arrays import Decoded
+from llama_py.media.decoding import read_picture, read_sound
 from llama_py.media.limits import MediaLimits
 from llama_py.params import ModelParams
 from tests.media.encoded import PICTURES, SOUNDS, helper_decodes, scene, spoken, written

@@ -107,9 +107,9 @@ def test_the_form_of_a_message_makes_no_difference(role: str, content: Any) -> N
     assert read_messages([HELLO, {"role": role, "content": content}])[-1].text.endswith("Hi.\nYou.")
 
 
-def test_neighbours_of_one_role_are_one_message() -> None:
+def test_replies_in_a_row_are_one_message_and_users_have_each_their_own() -> None:
     messages = [HELLO, {"role": "user", "content": [text("More.")]}]
-    assert read_messages(messages) == (said("user", "Hello.\nMore."),)
+    assert read_messages(messages) == (said("user", "Hello."), said("user", "More."))
     answers = [
         {"role": "assistant", "content": "Well."},
         {"role": "assistant", "content": [text("Yes.")]},

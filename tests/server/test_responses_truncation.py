@@ -37,7 +37,7 @@ def question(text: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_old_turns_are_left_out_if_that_is_asked_for(http: httpx.Client, streamed: bool) -> None:
-    items = [*turns(60), question("My name is Alice."), question("What is my name?")]
+    items = [*turns(60), question("My name is Alice.\n\nWhat is my name?")]
     plain = ask(http, items, stream=streamed)
     reply = ask(http, items, stream=streamed, truncation="auto")
     if streamed:

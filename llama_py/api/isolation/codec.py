@@ -32,7 +32,7 @@ from llama_py.dialects import budget
 from llama_py.embeddings import inputs
 from llama_py.engine import media, metrics, request
 from llama_py.errors import IsolationError, LlamaError, shown
-from llama_py.media import decoding
+from llama_py.media import arrays
 from llama_py.options import drafters
 from llama_py.states import state
 from llama_py.states.disk import LlamaDiskCache
@@ -58,7 +58,7 @@ _CLASSES: tuple[Any, ...] = (
     media.Medium,
     media.PlacedMedium,
     media.Waiting,
-    decoding.Decoded,
+    arrays.Decoded,
     facts.ContextFacts,
     facts.EngineReport,
     messages.Ended,
@@ -126,7 +126,13 @@ _ITEMS = 1 << 20
 _EXTENSIONS = 1 << 19
 
 
+#: Classes whose objects begin anew in the other process, where nothing of theirs is there yet.
+_ANEW = frozenset({media.Waiting})
+
+
 def _names_of(cls: type[Any]) -> tuple[str, ...]:
+    if cls in _ANEW:
+        return ()
     if is_dataclass(cls):
         return tuple(each.name for each in fields(cls))
     return tuple(cls.__dict__.get("__slots__") or vars(cls()))
@@ -313,6 +319,8 @@ class _Reader:
         return guidance.compiled_schema(vocab, *contents)
 
     def _object(self, index: int, *values: Any) -> Any:
+        if _CLASSES[index] in _ANEW:
+            return _CLASSES[index]()
         value = object.__new__(_CLASSES[index])
         for name, each in zip(_NAMES[index], values, strict=True):
             object.__setattr__(value, name, each)

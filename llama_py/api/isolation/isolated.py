@@ -29,7 +29,7 @@ from llama_py.engine.media import MediaCells, Medium
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.request import GenerationRequest
 from llama_py.errors import IsolationError, ParameterError
-from llama_py.media.decoding import Source
+from llama_py.media.arrays import Source
 from llama_py.memory.text_keys import TextKeys
 from llama_py.options import LOAD
 from llama_py.options.drafters import as_speculative, read_speculative

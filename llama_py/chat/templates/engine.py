@@ -20,11 +20,10 @@ from typing import Any, Literal, NamedTuple
 from llama_py.chat.templates.capabilities import capabilities_of, tells_nothing_apart
 from llama_py.chat.templates.python_jinja import (
     TemplateBudget,
-    TemplateLimitError,
     template_of,
 )
 from llama_py.core.chat import TemplateHandle
-from llama_py.errors import TemplateError
+from llama_py.errors import TemplateError, TemplateLimitError
 from llama_py.quick_dataclass import dataclass
 from llama_py.tenants import Remembered
 

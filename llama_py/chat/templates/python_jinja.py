@@ -32,13 +32,12 @@ from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import SandboxedEnvironment
 from jinja2.utils import Namespace, missing
 
-from llama_py.errors import TemplateError
+from llama_py.errors import TemplateError, TemplateLimitError
 from llama_py.gguf.templates import template_problem
 
 __all__ = [
     "JinjaTemplate",
     "TemplateBudget",
-    "TemplateLimitError",
     "parse",
     "template_of",
 ]
@@ -60,12 +59,8 @@ MAX_BITS = 10_000
 _STEPS_BETWEEN_LOOKS = 256
 
 
-class TemplateLimitError(TemplateError):
-    """A template takes more than one may."""
-
-
 class _LimitError(BaseException):
-    """The same within a rendering. Nothing of Jinja takes it for an error of its own."""
+    """A template does more than one may. Nothing of Jinja takes it for an error of its own."""
 
 
 class TemplateBudget:
