@@ -14,12 +14,12 @@ from itertools import combinations
 from typing import Any, NoReturn
 
 from llama_py.chat.grammars.gbnf import widened_schema, with_margins
+from llama_py.chat.grammars.integers import rules_of_schema
 from llama_py.chat.grammars.order import in_order
 from llama_py.chat.schemas.bounds import check_optional
 from llama_py.chat.schemas.json_forms import levels_of
 from llama_py.chat.schemas.patterns import pattern_problem, plain_pattern
 from llama_py.chat.schemas.plain import plain_schema
-from llama_py.core.chat import schema_to_gbnf
 from llama_py.core.grammar.gbnf_reader import MOST_REPEATED
 from llama_py.errors import GrammarError
 
@@ -75,7 +75,7 @@ def gbnf_of_schema(schema: Any) -> str:
     Raises:
         GrammarError: the schema uses what llama.cpp's converter does not implement.
     """
-    grammar = schema_to_gbnf(prepare_schema(schema))
+    grammar = rules_of_schema(prepare_schema(schema))
     return with_margins(widened_schema(in_order(grammar, [schema]), levels_of(schema)))
 
 
