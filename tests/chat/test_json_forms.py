@@ -161,7 +161,7 @@ def test_bounds_ask_for_more_digits(vocab: Vocab) -> None:
         large = {"type": "integer", "maximum": 10**22}
         assert accepts(large, "9" * 22, vocab, backend)
         assert not accepts(large, "9" * 23, vocab, backend)
-        assert accepts({"const": 10**30}, str(10**30), vocab, backend)
+        assert accepts({"const": 12345678901234567890}, "12345678901234567890", vocab, backend)
 
 
 def digits_of(random_: random.Random) -> str:
