@@ -114,7 +114,19 @@ def test_help_loads_no_native_library_and_no_numpy() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("frob",), "invalid choice"),
+        (("frob",), "there is no command frob;"),
+        (("chta",), "there is no command chta; did you mean chat?"),
+        (("run", "x"), "there is no command run: it is chat here"),
+        (("chat", "-np", "4", "hi"), "no option -np: it is an option of llama-py serve"),
+        (("chat", "-sy", "text", "hi"), "there is no option -sy"),
+        (("chat", "-n4", "hi"), "there is no option -n4; did you mean -n 4?"),
+        (("chat", "-hf", "a/b"), "there is no option -hf: it is --hf here"),
+        (("chat", "-p", "hi"), "there is no option -p: write the prompt by itself"),
+        (("embed", "--color"), "there is no option --color: leave it out"),
+        (("chat", "no-such.gguf", "hi"), "there is no model file no-such.gguf; name a model here"),
+        (("generate", "one", "two"), 'write it in quotes: "one two"'),
+        (("chat", "-dev", "CUDA7", "hi"), "there is no device 'CUDA7'; available: CPU"),
+        (("chat", "--image", "nope.png", "hi"), "nope.png cannot be read: No such file or dir"),
         (("chat", "--frob"), "there is no option --frob;"),
         (("chat", "--frob", "x", "y"), "there is no option --frob;"),
         (("serve", "-m", "x", "--frob", "y"), "there is no option --frob;"),
@@ -122,7 +134,7 @@ def test_help_loads_no_native_library_and_no_numpy() -> None:
         (("serve", "-cb"), "there is no option -cb: leave it out"),
         (("serve", "-m", "x", "-b", "512"), "there is no option -b: it is n_batch"),
         (("serve", "-m", "x", "-c", "9x"), "n_ctx must be an integer"),
-        (("chat", "--temprature", "3", "hi"), "--temprature; did you mean --temp?"),
+        (("chat", "--temprature", "3", "hi"), "--temprature; did you mean --temperature?"),
         (("chat", "--max-tokns=3", "hi"), "--max-tokns; did you mean --max-tokens?"),
         (("chat", "-m", "Qwen/Qwen3-0.6B-GGUF", "hi"), "--hf Qwen/Qwen3-0.6B-GGUF"),
         (("chat", "-m", "https://a.example/b.gguf", "hi"), "https://a.example/b.gguf; an address"),
@@ -319,7 +331,8 @@ def test_a_question_that_does_not_fit_is_an_error() -> None:
     done = run("chat", "-c", "256", given="word " * 2000)
     assert done.returncode == 2
     assert_sentence(done.stderr)
-    assert "n_ctx" in done.stderr
+    assert "or give a larger -c N" in done.stderr
+    assert "TrimMessages" not in done.stderr
 
 
 # ---- inspect ---------------------------------------------------------------------------------
@@ -605,7 +618,7 @@ def test_lines_can_be_edited_and_the_history_is_kept(tmp_path: Path) -> None:
 def test_devices_says_what_there_is_and_what_is_missing() -> None:
     shown = run("devices").stdout
     assert "CPU" in shown
-    assert "has what no other device has" in shown
+    assert "holds whatever is not on a GPU" in shown
     report = json.loads(run("devices", "--json").stdout)
     assert {device["name"] for device in report["devices"]} >= {"CPU"}
     assert isinstance(report["hints"], list)

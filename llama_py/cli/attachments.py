@@ -1,4 +1,4 @@
-"""Pictures and sounds that go with the next message of ``llama-py chat``."""
+"""Texts, pictures and sounds that go with the next message of ``llama-py chat``."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Attachments:
     def __init__(self, llm: Llama) -> None:
         self._llm = llm
         self._parts: list[dict[str, Any]] = []
+        self._texts: list[str] = []
 
     def add(self, sent: Image | Audio, name: str) -> int:
         """Attach a file that was read; how many tokens of a prompt it is.
@@ -49,18 +50,36 @@ class Attachments:
         self._parts.append(part)
         return len(medium.tokens)
 
+    def add_text(self, path: str) -> int:
+        """Attach a file of text; how many tokens it is.
+
+        Raises:
+            ParameterError: it cannot be read, or is no text.
+        """
+        file = Path(path).expanduser()
+        try:
+            text = file.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ParameterError(f"{path} is no text in UTF-8") from None
+        shown = f"{file.name}:\n```\n{text.rstrip()}\n```"
+        self._texts.append(shown)
+        return len(self._llm.tokenize(shown.encode(), add_bos=False))
+
     def content(self, text: str) -> Any:
         """What a message with this text says, in OpenAI's form."""
+        text = "\n\n".join([*self._texts, text])
         if not self._parts:
             return text
         return [*self._parts, {"type": "text", "text": text}]
 
     def clear(self) -> None:
         """They were sent, or are not to be."""
-        self._parts = []
+        self._parts, self._texts = [], []
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len(self._parts) + len(self._texts)
 
 
 def read_file(kind: str, path: str) -> Image | Audio:
