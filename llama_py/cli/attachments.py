@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from llama_py.chat import conversation
 from llama_py.errors import ParameterError
-from llama_py.media.objects import Audio, Image
-from llama_py.media.reading import MediaReading
 
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama
+    from llama_py.media.objects import Audio, Image
 
 __all__ = ["Attachments", "read_file"]
 
@@ -35,6 +34,9 @@ class Attachments:
             MediaError: it cannot be used.
             ParameterError: the model cannot see, or not hear.
         """
+        from llama_py.media.objects import Image
+        from llama_py.media.reading import MediaReading
+
         media = self._llm.runtime.loaded.media
         if media is None:
             raise ParameterError(f"{name}: this model generates nothing, so it sees nothing")
@@ -88,5 +90,7 @@ def read_file(kind: str, path: str) -> Image | Audio:
     Raises:
         MediaError: it cannot be read.
     """
+    from llama_py.media.objects import Audio, Image
+
     file = Path(path).expanduser()
     return Image(file) if kind == "image" else Audio(file)

@@ -68,8 +68,6 @@ LLAMA_SERVER: Mapping[str, str] = {
     "--ssl-cert-file": "it is --tls-cert here",
     "--ssl-key-file": "it is --tls-key here",
     "--api-prefix": "it is --root-path here, if a proxy strips that path",
-    "-cmoe": "it is --n-cpu-moe -1 here",
-    "--cpu-moe": "it is --n-cpu-moe -1 here",
     "--moe-cache-mib": "it is --moe-cache-size here, in bytes",
     "-hf": _HUB,
     "--hf-repo": _HUB,

@@ -103,7 +103,7 @@ class Parser(argparse.ArgumentParser):
         return f"there is no command {given}" + (f"; did you mean {close[0]}?" if close else "")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+        if isinstance(action.choices, Mapping) and value not in action.choices:  # commands
             raise argparse.ArgumentError(None, self._no_command(str(value), action.choices))
         super()._check_value(action, value)
 

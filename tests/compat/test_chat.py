@@ -148,7 +148,9 @@ def test_a_reply_has_no_other_properties_with_either_engine(
     monkeypatch.setattr(constraints, "available", lambda: engine == "llguidance")
     # The only property that is allowed is not the one for which the model would go.
     schema = {"type": "object", "properties": {"zz": {"const": 1}}, "$comment": engine}
-    wanted = {"schema": schema} if kind == "json_object" else {"json_schema": {"schema": schema}}
+    wanted: Any = (
+        {"schema": schema} if kind == "json_object" else {"json_schema": {"schema": schema}}
+    )
     wanted["type"] = kind
     biased = dict.fromkeys(llm.tokenize(b'{"name":', add_bos=False), 8.0)
     found = llm.create_chat_completion(
