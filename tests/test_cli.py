@@ -615,8 +615,10 @@ def test_lines_can_be_edited_and_the_history_is_kept(tmp_path: Path) -> None:
 
 def test_pasted_lines_are_one_message(tmp_path: Path) -> None:
     pytest.importorskip("readline")
-    saved = tmp_path / "chat.json"
-    terminal = Terminal("chat", "-n", "4", history=tmp_path / "history")
+    saved, settings = tmp_path / "chat.json", tmp_path / "inputrc"
+    settings.write_text("set enable-bracketed-paste off\n")  # as some builds of Python do
+    with mock.patch.dict(ENVIRONMENT, INPUTRC=str(settings)):
+        terminal = Terminal("chat", "-n", "4", history=tmp_path / "history")
     terminal.expect("tokens of context; ")
     terminal.expect("> ")
     terminal.send("\x1b[200~one\ntwo\nthree\x1b[201~")
