@@ -620,7 +620,7 @@ def test_pasted_lines_are_one_message(tmp_path: Path) -> None:
     with mock.patch.dict(ENVIRONMENT, INPUTRC=str(settings)):
         terminal = Terminal("chat", "-n", "4", history=tmp_path / "history")
     terminal.expect("tokens of context; ")
-    terminal.expect("> ")
+    terminal.expect(r"\x1b\[\?2004h> ", seconds=20)  # the terminal is asked to mark what is pasted
     terminal.send("\x1b[200~one\ntwo\nthree\x1b[201~")
     terminal.expect("three")
     terminal.send("\n")
