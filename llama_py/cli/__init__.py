@@ -25,6 +25,9 @@ __all__ = ["main"]
 #: Exit codes: a mistake or a failure; Ctrl-C; the reader of our output went away.
 FAILED, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
+#: Commands that have ``--verbose``.
+_VERBOSE = ("chat", "generate", "embed")
+
 _EPILOG = """\
 examples:
   llama-py chat                           talk to the bundled model
@@ -70,9 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if {"-v", "--verbose"} & {*arguments}:
             raise
+        where = "; --verbose shows where" if {*arguments[:1]} & {*_VERBOSE} else ""
         return _fail(
-            f"this should not have happened ({type(error).__name__}: {sentence(error)}); "
-            "--verbose shows where"
+            f"this should not have happened ({type(error).__name__}: {sentence(error)}){where}"
         )
 
 
