@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -114,7 +115,19 @@ def test_help_loads_no_native_library_and_no_numpy() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("frob",), "invalid choice"),
+        (("frob",), "there is no command frob;"),
+        (("chta",), "there is no command chta; did you mean chat?"),
+        (("run", "x"), "there is no command run: it is chat here"),
+        (("chat", "-np", "4", "hi"), "no option -np: it is an option of llama-py serve"),
+        (("chat", "-sy", "text", "hi"), "there is no option -sy"),
+        (("chat", "-n4", "hi"), "there is no option -n4; did you mean -n 4?"),
+        (("chat", "-hf", "a/b"), "there is no option -hf: it is --hf here"),
+        (("chat", "-p", "hi"), "there is no option -p: write the prompt by itself"),
+        (("embed", "--color"), "there is no option --color: leave it out"),
+        (("chat", "no-such.gguf", "hi"), "there is no model file no-such.gguf; name a model here"),
+        (("generate", "one", "two"), 'write it in quotes: "one two"'),
+        (("chat", "-dev", "CUDA7", "hi"), "there is no device 'CUDA7'; available: CPU"),
+        (("chat", "--image", "nope.png", "hi"), "nope.png cannot be read: No such file or dir"),
         (("chat", "--frob"), "there is no option --frob;"),
         (("chat", "--frob", "x", "y"), "there is no option --frob;"),
         (("serve", "-m", "x", "--frob", "y"), "there is no option --frob;"),
@@ -122,7 +135,7 @@ def test_help_loads_no_native_library_and_no_numpy() -> None:
         (("serve", "-cb"), "there is no option -cb: leave it out"),
         (("serve", "-m", "x", "-b", "512"), "there is no option -b: it is n_batch"),
         (("serve", "-m", "x", "-c", "9x"), "n_ctx must be an integer"),
-        (("chat", "--temprature", "3", "hi"), "--temprature; did you mean --temp?"),
+        (("chat", "--temprature", "3", "hi"), "--temprature; did you mean --temperature?"),
         (("chat", "--max-tokns=3", "hi"), "--max-tokns; did you mean --max-tokens?"),
         (("chat", "-m", "Qwen/Qwen3-0.6B-GGUF", "hi"), "--hf Qwen/Qwen3-0.6B-GGUF"),
         (("chat", "-m", "https://a.example/b.gguf", "hi"), "https://a.example/b.gguf; an address"),
@@ -319,7 +332,8 @@ def test_a_question_that_does_not_fit_is_an_error() -> None:
     done = run("chat", "-c", "256", given="word " * 2000)
     assert done.returncode == 2
     assert_sentence(done.stderr)
-    assert "n_ctx" in done.stderr
+    assert "or give a larger -c N" in done.stderr
+    assert "TrimMessages" not in done.stderr
 
 
 # ---- inspect ---------------------------------------------------------------------------------
@@ -599,13 +613,191 @@ def test_lines_can_be_edited_and_the_history_is_kept(tmp_path: Path) -> None:
     assert again.close() == 0
 
 
+def test_pasted_lines_are_one_message(tmp_path: Path) -> None:
+    pytest.importorskip("readline")
+    saved, settings = tmp_path / "chat.json", tmp_path / "inputrc"
+    settings.write_text("set enable-bracketed-paste off\n")  # as some builds of Python do
+    with mock.patch.dict(ENVIRONMENT, INPUTRC=str(settings)):
+        terminal = Terminal("chat", "-n", "4", history=tmp_path / "history")
+    terminal.expect("tokens of context; ")
+    terminal.expect(r"\x1b\[\?2004h> ", seconds=20)  # the terminal is asked to mark what is pasted
+    terminal.send("\x1b[200~one\ntwo\nthree\x1b[201~")
+    terminal.expect("three")
+    terminal.send("\n")
+    terminal.expect("> ")
+    terminal.send(f"/sav\t{saved}\n")  # Tab
+    terminal.expect("2 messages are saved")
+    terminal.send("\x04")
+    assert terminal.close() == 0
+    assert json.loads(saved.read_text())["messages"][0]["content"] == "one\ntwo\nthree"
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [("generate", "type the text to continue"), ("embed", "type the lines to embed")],
+)
+def test_a_terminal_that_waits_says_for_what(command: str, says: str, tmp_path: Path) -> None:
+    terminal = Terminal(command, history=tmp_path / "history")
+    terminal.expect(f"{says}; Ctrl-D")
+    terminal.send("Hello\n\x04")
+    assert terminal.close() == 0
+
+
+# ---- what is asked -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, str]]:
+    """Models and prompts of ``chat`` and ``generate``, which are not answered."""
+    found: list[tuple[str | None, str]] = []
+
+    def complete(prompt: str, **_options: Any) -> list[Any]:
+        found.append(("", prompt))
+        return []
+
+    def load(parsed: Any) -> Any:
+        found.append((parsed.model, ""))
+        llm = mock.MagicMock()
+        llm.__enter__.return_value = llm
+        llm.n_ctx.return_value = 512
+        llm.create_completion.side_effect = complete
+        return llm
+
+    monkeypatch.setattr("llama_py.cli.options.load_model", load)
+    monkeypatch.setattr(Chat, "say", lambda _self, text: found.append(("", text)))
+    return found
+
+
+@pytest.mark.parametrize("command", ["chat", "generate"])
+@pytest.mark.parametrize(
+    ("arguments", "given", "prompt"),
+    [
+        (("What?",), "", "What?"),
+        (("What?",), "some text\n\n", "some text\n\nWhat?"),
+        (("-",), "some text", "some text"),
+        ((), "some text", "some text"),
+        (("-n", "4", "What?", "--seed", "1"), "a\nb\n", "a\nb\n\nWhat?"),
+    ],
+)
+def test_a_pipe_comes_before_the_question(
+    asked: Any, command: str, arguments: tuple[str, ...], given: str, prompt: str
+) -> None:
+    assert run(command, *arguments, given=given).returncode == 0
+    assert [text for _, text in asked if text] == [prompt]
+
+
+def test_a_model_may_come_first(asked: Any, tmp_path: Path) -> None:
+    model, blob = demo_model_path(), tmp_path / "sha256-abc"
+    blob.symlink_to(model)
+    for command in ("chat", "generate"):
+        for arguments in ((model, "-n", "4", "Hi"), (str(blob), "Hi"), ("-m", model, "Hi")):
+            asked.clear()
+            done = run(command, *arguments)
+            assert done.returncode == 0, done.stderr
+            assert (asked[0][0], asked[-1][1]) == (model if model in arguments else str(blob), "Hi")
+    asked.clear()
+    assert run("chat", "-m", model, "other.gguf").returncode == 0
+    assert asked[-1][1] == "other.gguf"
+    text = tmp_path / "notes.txt"
+    text.write_text("one\ntwo\n")
+    assert len(run("embed", model, str(text)).stdout.splitlines()) == 2
+
+
+def test_the_environment_names_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_PY_MODEL", "/no/such/model")
+    for command in ("chat", "generate", "embed", "tune", "serve"):
+        done = run(command, *(["hi"] if command in ("chat", "generate") else []))
+        assert done.returncode == 2
+        assert "/no/such/model" in done.stderr
+    assert run("chat", "-m", demo_model_path(), "-n", "4", "hi").returncode == 0
+
+
+def test_flags_are_spelled_alike_in_all_commands() -> None:
+    from llama_py.cli import _parser
+    from llama_py.cli.elsewhere import ALIASES
+
+    parser = _parser()
+    (commands,) = (each for each in parser._actions if isinstance(each.choices, dict))
+    assert commands.choices is not None
+    for name, command in dict(commands.choices).items():
+        known = command._option_string_actions
+        for flag, others in ALIASES.items():
+            missing = {*others} - known.keys() if flag in known else ()
+            assert not missing, (name, flag, missing)
+        clash = known.keys() & command.elsewhere.keys()
+        assert not clash, (name, clash)
+
+
+def test_a_text_file_goes_with_the_next_message(tmp_path: Path) -> None:
+    saved, notes = tmp_path / "chat.json", tmp_path / "notes.txt"
+    notes.write_text("PELICAN\n")
+    done = talk(
+        "/file", "/file /no/such", f"/file {notes}", "What is it?", "Hello!", f"/save {saved}",
+        "/sytem", arguments=("-n", "4"),
+    )  # fmt: skip
+    assert "notes.txt goes with the next message, as " in done.stderr
+    assert "/no/such cannot be read: No such file" in done.stderr
+    assert "no command /sytem; did you mean /system?" in done.stderr
+    first, _, second, _ = (each["content"] for each in json.loads(saved.read_text())["messages"])
+    assert first == "notes.txt:\n```\nPELICAN\n```\n\nWhat is it?"
+    assert second == "Hello!"
+
+
+def test_lines_between_quotes_are_one_message(tmp_path: Path) -> None:
+    saved = tmp_path / "chat.json"
+    talk('"""one', "two", '"""', f"/save {saved}", arguments=("-n", "4"))
+    assert json.loads(saved.read_text())["messages"][0]["content"] == "one\ntwo"
+    done = talk(f"/load {saved}")
+    assert "(user: one two)" in done.stderr
+
+
+def test_tab_completes_commands_and_files(tmp_path: Path) -> None:
+    from llama_py.cli.tabs import completions
+
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "folder").mkdir()
+    commands = ["/file", "/system"]
+    assert completions("/sy", commands) == ["/system "]
+    assert completions("", commands) == completions("Hello", commands) == []
+    assert completions(f"/file {tmp_path}/n", commands) == [f"/file {tmp_path}/notes.txt"]
+    assert completions(f"/file {tmp_path}/f", commands) == [f"/file {tmp_path}/folder/"]
+    assert completions("/system /", commands) == []
+
+
+def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llama_py.cli.chat.is_terminal", lambda _stream: True)
+    assert Chat(mock.Mock(), mock.Mock())._colours
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not Chat(mock.Mock(), mock.Mock())._colours
+
+
+def test_a_cluster_without_its_packages_says_so() -> None:
+    with mock.patch.dict("sys.modules", {"llama_py.cluster.configuration": None}):
+        done = run("cluster", "deploy", "--check")
+    assert "a cluster needs the package" in done.stderr
+    assert "pip install 'llama-py[ray]'" in done.stderr
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    pytest.importorskip("argcomplete")
+    line = "llama-py cha"
+    environment = {
+        **ENVIRONMENT, "_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)),
+        "_ARGCOMPLETE_STDOUT_FILENAME": "/dev/stdout", "_ARGCOMPLETE_IFS": "\n",
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "llama_py"], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "chat"
+
+
 # ---- devices ---------------------------------------------------------------------------------
 
 
 def test_devices_says_what_there_is_and_what_is_missing() -> None:
     shown = run("devices").stdout
     assert "CPU" in shown
-    assert "has what no other device has" in shown
+    assert "holds whatever is not on a GPU" in shown
     report = json.loads(run("devices", "--json").stdout)
     assert {device["name"] for device in report["devices"]} >= {"CPU"}
     assert isinstance(report["hints"], list)

@@ -91,7 +91,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized"):
             message += "; comparisons with other programs: python -m benchmarks, in a checkout"
-        super().error(message)
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 def _parser(

@@ -9,6 +9,7 @@ only be content is passed on without parsing.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import string
 from collections.abc import Callable, Iterable
@@ -17,6 +18,7 @@ from typing import Any
 
 from llama_py.chat.calls.plain_calls import PlainCallReader
 from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.schemas.json_place import broken_off
 from llama_py.core.chat import ReplyParser
 from llama_py.quick_dataclass import dataclass
 
@@ -30,6 +32,8 @@ __all__ = [
     "is_object",
     "parse_reply",
 ]
+
+_log = logging.getLogger("llama_py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,7 @@ class ChatStream:
         self._reasoning: list[str] = []
         self._calls: list[tuple[str, str, list[str]]] = []
         self._complete = True
+        self._asks_json = rendered.schema is not None
         self._flushed = False
 
     def feed(self, text: str) -> list[Delta]:
@@ -188,7 +193,22 @@ class ChatStream:
         blank, self._blank = self._blank, None
         if blank and not self._calls:  # it is all the content of the reply
             news.append(self._note(Delta(content=blank)))
+        self._say_where()
         return news
+
+    def _say_where(self) -> None:
+        """Log where JSON that was asked for breaks off."""
+        text = ""
+        if self._calls:
+            text = "".join(self._calls[-1][2]) if self.cut_off else ""
+        elif self._asks_json:
+            text = "".join(self._content)
+        if place := broken_off(text):
+            _log.info(
+                "the reply ends within %s: allow more tokens, or give the schema bounds such as "
+                "maxLength and maxItems",
+                place,
+            )
 
     def finish(self) -> ParsedReply:
         """End the reply and return the sum of all deltas, including those of ``flush``."""

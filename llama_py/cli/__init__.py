@@ -14,8 +14,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+from llama_py.cli.elsewhere import COMMANDS
 from llama_py.cli.options import Parser, version_text
 from llama_py.cli.terminal import sentence
+from llama_py.cli.words import remedy
 from llama_py.errors import LlamaError
 
 __all__ = ["main"]
@@ -23,22 +25,26 @@ __all__ = ["main"]
 #: Exit codes: a mistake or a failure; Ctrl-C; the reader of our output went away.
 FAILED, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
+#: Commands that have ``--verbose``.
+_VERBOSE = ("chat", "generate", "embed")
+
 _EPILOG = """\
 examples:
   llama-py chat                           talk to the bundled model
   llama-py chat "What is 2 + 3?"          one question, one answer
-  llama-py chat --model model.gguf        talk to another model
+  llama-py chat model.gguf                talk to another model
   llama-py chat --hf Qwen/Qwen3-0.6B-GGUF:Q8_0
-  git diff | llama-py chat --system "Summarise this change." -m model.gguf
+  git diff | llama-py chat model.gguf "Summarise this change."
   llama-py serve                          the bundled model behind HTTP
   llama-py inspect model.gguf             what is in a file
   llama-py inspect model.gguf --fit       how much memory it takes
   llama-py inspect                        what is installed
   llama-py devices                        what models can be loaded on
   llama-py rpc-server                     compute for models of other machines
-  llama-py tune -m model.gguf             find what is fastest on this machine
+  llama-py tune model.gguf                find what is fastest on this machine
 
-Every command has its own --help.
+Every command has its own --help. Tab completes commands and options after
+  pip install 'llama-py[completion]'; eval "$(register-python-argcomplete llama-py)"
 """
 
 
@@ -63,13 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return BROKEN_PIPE
     except (LlamaError, OSError, MemoryError) as error:
-        return _fail(sentence(error))
+        return _fail(remedy(error) if arguments[:1] != ["serve"] else sentence(error))
     except Exception as error:
         if {"-v", "--verbose"} & {*arguments}:
             raise
+        where = "; --verbose shows where" if {*arguments[:1]} & {*_VERBOSE} else ""
         return _fail(
-            f"this should not have happened ({type(error).__name__}: {sentence(error)}); "
-            "--verbose shows where"
+            f"this should not have happened ({type(error).__name__}: {sentence(error)}){where}"
         )
 
 
@@ -78,10 +84,15 @@ def _run(arguments: list[str]) -> int:
         from llama_py.bench.cli import main as bench
 
         return bench(arguments[1:])
-    parsed = _parser().parse_args(arguments)
+    parser = _parser()
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks what to complete
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
+    parsed = parser.parse_args(arguments)
     run = getattr(parsed, "run", None)
     if run is None:
-        _parser().print_help()
+        parser.print_help()
         return 0
     code: int = run(parsed)
     sys.stdout.flush()
@@ -112,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.elsewhere = COMMANDS
     parser.add_argument("--version", action="version", version=version_text())
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     chat.add_parser(commands)

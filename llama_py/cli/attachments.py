@@ -1,4 +1,4 @@
-"""Pictures and sounds that go with the next message of ``llama-py chat``."""
+"""Texts, pictures and sounds that go with the next message of ``llama-py chat``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from llama_py.chat import conversation
 from llama_py.errors import ParameterError
-from llama_py.media.objects import Audio, Image
-from llama_py.media.reading import MediaReading
 
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama
+    from llama_py.media.objects import Audio, Image
 
 __all__ = ["Attachments", "read_file"]
 
@@ -26,6 +25,7 @@ class Attachments:
     def __init__(self, llm: Llama) -> None:
         self._llm = llm
         self._parts: list[dict[str, Any]] = []
+        self._texts: list[str] = []
 
     def add(self, sent: Image | Audio, name: str) -> int:
         """Attach a file that was read; how many tokens of a prompt it is.
@@ -34,6 +34,9 @@ class Attachments:
             MediaError: it cannot be used.
             ParameterError: the model cannot see, or not hear.
         """
+        from llama_py.media.objects import Image
+        from llama_py.media.reading import MediaReading
+
         media = self._llm.runtime.loaded.media
         if media is None:
             raise ParameterError(f"{name}: this model generates nothing, so it sees nothing")
@@ -49,18 +52,36 @@ class Attachments:
         self._parts.append(part)
         return len(medium.tokens)
 
+    def add_text(self, path: str) -> int:
+        """Attach a file of text; how many tokens it is.
+
+        Raises:
+            ParameterError: it cannot be read, or is no text.
+        """
+        file = Path(path).expanduser()
+        try:
+            text = file.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ParameterError(f"{path} is no text in UTF-8") from None
+        shown = f"{file.name}:\n```\n{text.rstrip()}\n```"
+        self._texts.append(shown)
+        return len(self._llm.tokenize(shown.encode(), add_bos=False))
+
     def content(self, text: str) -> Any:
         """What a message with this text says, in OpenAI's form."""
+        text = "\n\n".join([*self._texts, text])
         if not self._parts:
             return text
         return [*self._parts, {"type": "text", "text": text}]
 
     def clear(self) -> None:
         """They were sent, or are not to be."""
-        self._parts = []
+        self._parts, self._texts = [], []
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len(self._parts) + len(self._texts)
 
 
 def read_file(kind: str, path: str) -> Image | Audio:
@@ -69,5 +90,7 @@ def read_file(kind: str, path: str) -> Image | Audio:
     Raises:
         MediaError: it cannot be read.
     """
+    from llama_py.media.objects import Audio, Image
+
     file = Path(path).expanduser()
     return Image(file) if kind == "image" else Audio(file)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_py.cli import options
+from llama_py.cli.asking import add_words, prompt_of, with_input
 from llama_py.cli.attachments import Attachments, read_file
-from llama_py.cli.commands import Commands
-from llama_py.cli.terminal import Interrupts, LineReader, is_terminal, note, sentence
+from llama_py.cli.commands import Commands, recall
+from llama_py.cli.elsewhere import LLAMA_CLI, with_aliases
+from llama_py.cli.terminal import Interrupts, LineReader, is_terminal, note
+from llama_py.cli.words import remedy
 from llama_py.errors import ContextOverflowError, LlamaError, ParameterError
 
 if TYPE_CHECKING:
@@ -28,12 +33,15 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "chat",
         help="ask one question, or talk",
+        usage="llama-py chat [MODEL.gguf] [PROMPT] [options]",
         description="Talk to a model. With a PROMPT, or when standard input is not a terminal, "
         "one reply is printed; otherwise a conversation begins, in which /help lists the commands.",
-        epilog='examples: llama-py chat -m model.gguf --temp 0 "Why is the sky blue?"; '
-        'llama-py chat -m model.gguf --image cat.png "What is this?"',
+        epilog='examples: llama-py chat model.gguf --temp 0 "Why is the sky blue?"; '
+        'llama-py chat model.gguf --image cat.png "What is this?"; '
+        'git diff | llama-py chat model.gguf "Summarise this change."',
     )
-    parser.add_argument("prompt", nargs="?", help='the question; "-" reads it from standard input')
+    parser.elsewhere, parser.words = LLAMA_CLI, True
+    add_words(parser, "PROMPT", 'the question; text from a pipe comes before it; "-": alone')
     parser.add_argument(
         "-i",
         "--interactive",
@@ -41,7 +49,9 @@ def add_parser(commands: Any) -> None:
         help="begin a conversation in any case: with PROMPT as its first message, or with one "
         "message per line of standard input",
     )
-    parser.add_argument("-s", "--system", metavar="TEXT", help="the system message")
+    parser.add_argument(
+        *with_aliases("-s", "--system"), dest="system", metavar="TEXT", help="the system message"
+    )
     for kind, shown in (
         ("image", "a picture (PNG, JPEG, WebP, GIF, BMP)"),
         ("audio", "a sound (WAV, FLAC, MP3, Ogg)"),
@@ -55,7 +65,10 @@ def add_parser(commands: Any) -> None:
         )
     parser.add_argument("--load", metavar="FILE", help="go on with a conversation saved by /save")
     parser.add_argument(
-        "--json-schema", metavar="SCHEMA", help="the reply follows this JSON schema (text or file)"
+        *with_aliases("--json-schema"),
+        dest="json_schema",
+        metavar="SCHEMA",
+        help="the reply follows this JSON schema (text or file)",
     )
     parser.add_argument(
         "--no-think", action="store_true", help="ask a reasoning model to answer at once"
@@ -75,10 +88,10 @@ def _run(parsed: argparse.Namespace) -> int:
         sampling["response_format"] = {"type": "json_object", "schema": schema}
     if parsed.no_think:
         sampling["enable_thinking"] = False
-    prompt = parsed.prompt
+    prompt = prompt_of(parsed)
     talks = parsed.interactive or (prompt is None and is_terminal(sys.stdin))
-    if prompt == "-" or (prompt is None and not talks):
-        prompt = sys.stdin.read().strip()
+    if not talks:
+        prompt = with_input(prompt, "type the question").strip()
         if not prompt:
             raise ParameterError('standard input is empty; give a prompt: llama-py chat "Hello!"')
     files = [(path, read_file("image", path)) for path in parsed.image]
@@ -87,7 +100,7 @@ def _run(parsed: argparse.Namespace) -> int:
         chat = Chat(llm, _session(llm, parsed, sampling), stats=parsed.stats)
         for path, sent in files:
             chat.attached.add(sent, path)
-        if not talks:
+        if prompt is not None and not talks:
             chat.say(prompt)
             return 0
         return chat.talk(prompt)
@@ -121,16 +134,18 @@ class Chat:
         self.session = session
         self.attached = Attachments(llm)
         self._stats = stats
-        self._colours = is_terminal(sys.stdout)
+        self._colours = is_terminal(sys.stdout) and not os.environ.get("NO_COLOR")
 
     # -- at the keyboard ------------------------------------------------------------------------
 
     def talk(self, first: str | None = None) -> int:
         """Read and answer until the end of the input or ``/exit``; return the exit code."""
-        reader = LineReader()
         commands = Commands(self)
+        reader = LineReader(commands.names)
         if reader.interactive:
-            note(f"{self.llm!r}; /help lists the commands, /exit or Ctrl-D leaves")
+            name, room = Path(self.llm.model_path).name, f"{self.llm.n_ctx():,}"
+            note(f"{name}, {room} tokens of context; /help lists the commands, /exit leaves")
+        recall(self.session)
         with reader:
             line = first
             while True:
@@ -148,13 +163,13 @@ class Chat:
             with Interrupts() as interrupts:
                 self.say(text, interrupts)
         except ContextOverflowError as error:
+            count = f"at least {error.prompt_tokens}" if error.at_least else error.prompt_tokens
             note(
-                f"this does not fit even without the earlier turns: {error.prompt_tokens} tokens, "
-                f"and the context holds {error.limit}; say it shorter, or start with a larger "
-                "--n-ctx"
+                f"this does not fit even without the earlier turns: {count} tokens, and the "
+                f"context holds {error.limit}; say it shorter, or start with a larger --n-ctx"
             )
         except (LlamaError, OSError) as error:
-            note(sentence(error))
+            note(remedy(error))
 
     # -- one turn -------------------------------------------------------------------------------
 

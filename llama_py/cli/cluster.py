@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_py.cli import options
+from llama_py.errors import MissingPackageError
 
 __all__ = ["add_parser"]
 
@@ -55,7 +56,10 @@ def add_parser(commands: Any) -> None:
 
 
 def _deploy(parsed: argparse.Namespace) -> int:
-    from llama_py.cluster.configuration import read_cluster
+    try:
+        from llama_py.cluster.configuration import read_cluster
+    except ModuleNotFoundError as error:
+        raise _missing(error) from None
 
     settings = read_cluster(parsed.config)
     models = ", ".join(model.id for model in settings.server.models)
@@ -71,6 +75,13 @@ def _deploy(parsed: argparse.Namespace) -> int:
         _wait_for_signal()
         app.end(settings.name)
     return 0
+
+
+def _missing(error: ModuleNotFoundError) -> MissingPackageError:
+    package = (error.name or "").partition(".")[0]
+    return MissingPackageError(
+        f"a cluster needs the package {package}: pip install 'llama-py[ray]'"
+    )
 
 
 def _wait_for_signal() -> None:

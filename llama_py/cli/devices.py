@@ -54,7 +54,7 @@ def _lines(report: DeviceReport) -> Iterator[str]:
         free, total = shown_bytes(device["free_bytes"]), shown_bytes(device["total_bytes"])
         use = "not used, because there is a better one"
         if device["kind"] == "cpu":
-            use = "has what no other device has"
+            use = "holds whatever is not on a GPU"
         elif device["used"]:
             use = "models are loaded here (n_gpu_layers says how much of them)"
         yield f"{device['name']:{width}}  {device['description']}"
@@ -63,7 +63,7 @@ def _lines(report: DeviceReport) -> Iterator[str]:
         driver = f"driver: {gpu.driver}" if gpu.driver else "no driver"
         yield f"\nin this machine: {' '.join(filter(None, (gpu.vendor, gpu.id)))} ({driver})"
     if not report.gpus and not report.backends:
-        yield "\nno GPU is seen in this machine, and this installation was built for none"
+        yield "\nno GPU is seen in this machine, and this build has no GPU backend"
     elif report.backends:
         yield f"\nbuilt for: {', '.join(report.backends)}"
     for hint in report.hints:

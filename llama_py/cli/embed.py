@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from llama_py.cli import options
+from llama_py.cli.asking import add_words, prompt_of, standard_input
+from llama_py.cli.elsewhere import LLAMA_CLI
 from llama_py.cli.progress import ProgressLine
 from llama_py.errors import InputTooLongError, ParameterError, TokenizationError
 from llama_py.options import EMBEDDER
@@ -33,12 +35,14 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "embed",
         help="vectors of lines of text, or of pictures",
+        usage="llama-py embed [MODEL.gguf] [FILE] [options]",
         description="Embed each line of a text, or each picture: one line of JSON for each, or an "
         "array in a file.",
-        epilog="example: llama-py embed -m all-MiniLM-L6-v2.gguf notes.txt -o notes.npy",
+        epilog="example: llama-py embed all-MiniLM-L6-v2.gguf notes.txt -o notes.npy",
     )
-    parser.add_argument(
-        "file", nargs="?", help='a text file; standard input if absent or "-"; empty lines count'
+    parser.elsewhere, parser.words = LLAMA_CLI, True
+    add_words(
+        parser, "FILE", 'a text file; standard input if absent or "-"; empty lines count as lines'
     )
     parser.add_argument(
         "--image",
@@ -65,7 +69,10 @@ def add_parser(commands: Any) -> None:
     group = parser.add_argument_group("model")
     which = group.add_mutually_exclusive_group()
     which.add_argument(
-        "-m", "--model", metavar="PATH", help="a GGUF file (default: the bundled demonstration)"
+        "-m",
+        "--model",
+        metavar="PATH",
+        help="a GGUF file (default: LLAMA_PY_MODEL, or the bundled one)",
     )
     which.add_argument("--hf", metavar="REPO[:QUANT]", help="download from the Hugging Face hub")
     for option in _FLAGGED:
@@ -74,6 +81,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(parsed: argparse.Namespace) -> int:
+    parsed.file = prompt_of(parsed, "the file")
     if parsed.image and parsed.file is not None:
         raise ParameterError(f"--image: {parsed.file} is embedded in a call of its own")
     from llama_py.media.objects import Image
@@ -113,7 +121,7 @@ def _run(parsed: argparse.Namespace) -> int:
 def _lines(name: str | None) -> list[str]:
     try:
         if name is None or name == "-":
-            text = sys.stdin.read()
+            text = standard_input("type the lines to embed")
         else:
             text = Path(name).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llama_py.cli import options
+from llama_py.cli.elsewhere import with_aliases
 from llama_py.cli.sizes import shown_bytes
 from llama_py.options import LOAD
 
@@ -42,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     usual = LOAD["n_seq_max"].default()
     group.add_argument(
-        "--n-seq-max",
+        *with_aliases("--n-seq-max"),
+        dest="n_seq_max",
         metavar="N",
         type=int,
         help=f"conversations in memory at once (default: {usual})",

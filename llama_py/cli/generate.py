@@ -7,6 +7,8 @@ import sys
 from typing import Any
 
 from llama_py.cli import options
+from llama_py.cli.asking import add_words, prompt_of, with_input
+from llama_py.cli.elsewhere import LLAMA_CLI
 from llama_py.cli.progress import ProgressLine
 
 __all__ = ["add_parser"]
@@ -19,11 +21,13 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "generate",
         help="continue a text",
+        usage="llama-py generate [MODEL.gguf] [PROMPT] [options]",
         description="Continue a text, without a chat template.",
-        epilog='example: llama-py generate -m model.gguf -n 64 "Once upon a time"',
+        epilog='example: llama-py generate model.gguf -n 64 "Once upon a time"',
     )
-    parser.add_argument(
-        "prompt", nargs="?", help='the text to continue; read from standard input if absent or "-"'
+    parser.elsewhere, parser.words = LLAMA_CLI, True
+    add_words(
+        parser, "PROMPT", 'the text to continue; text from a pipe comes before it; "-": alone'
     )
     parser.add_argument("--echo", action="store_true", help="print the prompt as well")
     options.add_model_options(parser)
@@ -32,9 +36,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    prompt = parsed.prompt
-    if prompt is None or prompt == "-":
-        prompt = sys.stdin.read()
+    prompt = with_input(prompt_of(parsed), "type the text to continue")
     with options.load_model(parsed) as llm:
         progress = ProgressLine("processing the prompt", enabled=sys.stderr.isatty())
         sampling = options.sampling(parsed)

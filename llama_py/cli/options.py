@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from llama_py.cli.elsewhere import with_aliases
 from llama_py.errors import LlamaError, ParameterError
 from llama_py.options import CHAT, COMPLETION, LOAD, Option, Table
 from llama_py.options.describe import plain_default
@@ -50,10 +52,12 @@ class Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence.
 
     Attributes:
-        elsewhere: what to say of options that another program has, by their names.
+        elsewhere: what to say of options, or commands, that another program has, by their names.
+        words: arguments without a flag may stand anywhere among the others, in ``words``.
     """
 
     elsewhere: Mapping[str, str] = MappingProxyType({})
+    words = False
     _given: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -62,18 +66,46 @@ class Parser(argparse.ArgumentParser):
         argparse would have its value taken for the prompt, and speak of all that is left over.
         """
         self._given = [*args] if args is not None else sys.argv[1:]
+        if self._subparsers is None:
+            self._refuse_glued()
         parsed, rest = super().parse_known_args(args, namespace)
         unknown = next((each for each in rest if each.startswith("-") and each != "-"), None)
         if unknown is not None:
             self.error(self._unknown(unknown.partition("=")[0]))
+        if self.words:
+            parsed.words = [*parsed.words, *rest]
+            rest = []
         return parsed, rest
+
+    def _refuse_glued(self) -> None:
+        """Refuses ``-np``, which argparse would take for ``-n p``, and ``-sy`` for ``-sys``."""
+        known = self._option_string_actions
+        for given in self._given:
+            name = given.partition("=")[0]
+            if given == "--":
+                return
+            if re.match(r"-[A-Za-z]\S", given) and name not in known:
+                self.error(self._unknown(name))
 
     def _unknown(self, given: str) -> str:
         if given in self.elsewhere:
             return f"there is no option {given}: {self.elsewhere[given]}"
         known = [each for each in self._option_string_actions if each.startswith("--")]
         close = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
+        if given[:2] in self._option_string_actions and given[2:3].isdigit():
+            close = [f"{given[:2]} {given[2:]}"]
         return f"there is no option {given}" + (f"; did you mean {close[0]}?" if close else "")
+
+    def _no_command(self, given: str, known: Iterable[str]) -> str:
+        if given in self.elsewhere:
+            return f"there is no command {given}: {self.elsewhere[given]}"
+        close = difflib.get_close_matches(given, [*known], n=1, cutoff=0.6)
+        return f"there is no command {given}" + (f"; did you mean {close[0]}?" if close else "")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action.choices, Mapping) and value not in action.choices:  # commands
+            raise argparse.ArgumentError(None, self._no_command(str(value), action.choices))
+        super()._check_value(action, value)
 
     def error(self, message: str) -> NoReturn:
         # Of options that there are not, the first one is named: whatever else is wrong may follow
@@ -111,7 +143,10 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
     which = group.add_mutually_exclusive_group()
     which.add_argument(
-        "-m", "--model", metavar="PATH", help="a GGUF file (default: the bundled demonstration)"
+        "-m",
+        "--model",
+        metavar="PATH",
+        help="a GGUF file (default: LLAMA_PY_MODEL, or the bundled demonstration)",
     )
     which.add_argument(
         "--hf",
@@ -149,12 +184,13 @@ def add_flag(
     if flag is None:
         raise ValueError(f"{option.name} has no flag")
     shown = help or flag.help or help_of(option, table)
+    flags = with_aliases(*flag.flags)
     if flag.metavar is None:
-        group.add_argument(*flag.flags, dest=option.name, action="store_true", help=shown)
+        group.add_argument(*flags, dest=option.name, action="store_true", help=shown)
         return
     several = option.name in _REPEATED
     group.add_argument(
-        *flag.flags,
+        *flags,
         dest=option.name,
         metavar=flag.metavar,
         type=str if several or option.name in _FILES else argument_type(option),
@@ -242,12 +278,16 @@ def read_schema(given: str) -> Any:
 
 
 def model_path(model: str | None, hf: str | None) -> str:
-    """The file of the model that was asked for; downloads it if it has to be."""
+    """The file of the model that was asked for; downloads it if it has to be.
+
+    Without a name it is that of the environment variable ``LLAMA_PY_MODEL``, or the bundled one.
+    """
     if hf is not None:
         from llama_py.hub import download
 
         return download(hf)
-    if model is not None:
+    model = model or os.environ.get("LLAMA_PY_MODEL")
+    if model:
         return model
     from llama_py.demo import demo_model_path
 

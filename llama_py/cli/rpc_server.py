@@ -7,6 +7,7 @@ import ipaddress
 import sys
 from typing import Any
 
+from llama_py.cli.elsewhere import with_aliases
 from llama_py.cli.sizes import read_bytes, shown_bytes
 from llama_py.errors import ParameterError
 
@@ -41,8 +42,8 @@ def add_parser(commands: Any) -> None:
         help="addresses and networks whose clients are served, with commas: 10.0.0.2,10.1.0.0/16",
     )
     parser.add_argument(
-        "-d",
-        "--device",
+        *with_aliases("-d", "--device"),
+        dest="device",
         default="",
         metavar="NAMES",
         help="devices to offer, by their names in llama-py devices (default: the GPUs, or the CPU)",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_py.cli import options
+from llama_py.cli.elsewhere import LLAMA_SERVER, with_aliases
 from llama_py.errors import MissingPackageError
 from llama_py.options import LOAD
 
@@ -32,50 +33,6 @@ examples:
 """
 
 
-#: What to say to who has a command line of llama-server.
-_LLAMA_SERVER = {
-    "--alias": "any name is the only model; for several, write aliases into the file of --config",
-    "--slot-save-path": "it is --slot-dir here",
-    "--cache-ram": "it is parking_bytes of a model in the file of --config",
-    "--cache-reuse": "what is in memory is always reused where it is right",
-    "--context-shift": "a conversation is never shortened unless a request says so",
-    "--timeout": "it is --request-timeout, --queue-timeout and --write-timeout here",
-    "--chat-template-file": "it is --chat-template here",
-    "--jinja": "leave it out, since templates always are Jinja here",
-    "--no-jinja": "leave it out; --chat-template takes the same names",
-    "--reasoning-format": "a request has reasoning_format",
-    "--verbose": "it is --log-level debug here",
-    "--embeddings": "leave it out, since every model embeds",
-    "--embedding": "leave it out, since every model embeds",
-    "--rerank": "leave it out, since every reranker ranks",
-    "--reranking": "leave it out, since every reranker ranks",
-    "--slots": "leave it out, since /slots is always there",
-    "--no-slots": "/slots needs the scope admin where there are API keys",
-    "--props": "/props does not change while the server runs",
-    "--no-webui": "it is --no-ui here",
-    "-cb": "leave it out, since requests always are batched together",
-    "--cont-batching": "leave it out, since requests always are batched together",
-    "-b": "it is n_batch of a model in the file of --config",
-    "-ub": "it is n_ubatch of a model in the file of --config",
-    "--batch-size": "it is n_batch of a model in the file of --config",
-    "--ubatch-size": "it is n_ubatch of a model in the file of --config",
-    "--mlock": "it is use_mlock of a model in the file of --config",
-    "--no-mmap": "it is use_mmap of a model in the file of --config",
-    "-nr": "it is repack of a model in the file of --config",
-    "--no-repack": "it is repack of a model in the file of --config",
-    "-md": "it is --speculative draft=FILE here",
-    "--model-draft": "it is --speculative draft=FILE here",
-    "--ssl-cert-file": "it is --tls-cert here",
-    "--ssl-key-file": "it is --tls-key here",
-    "--api-prefix": "it is --root-path here, if a proxy strips that path",
-    "-cmoe": "it is --n-cpu-moe -1 here",
-    "--cpu-moe": "it is --n-cpu-moe -1 here",
-    "--moe-cache-mib": "it is --moe-cache-size here, in bytes",
-    "-hf": "it is --hf here",
-    "--hf-repo": "it is --hf here",
-}
-
-
 def add_parser(commands: Any) -> None:
     """Add ``serve`` to the subcommands of ``llama-py``."""
     parser = commands.add_parser(
@@ -87,7 +44,7 @@ def add_parser(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.elsewhere = _LLAMA_SERVER
+    parser.elsewhere = LLAMA_SERVER
     parser.add_argument("--config", metavar="FILE", type=Path, help="read settings from this file")
     parser.add_argument(
         "--check", action="store_true", help="say whether the settings are right, and exit"
@@ -120,7 +77,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
             read = str if name == "chat_template" else options.argument_type(option)
             kind = {"metavar": flag.metavar, "type": read}
         shown = flag.help or options.help_of(option, LOAD)
-        group.add_argument(*flag.flags, dest=f"model_{name}", help=shown, **kind)
+        group.add_argument(*with_aliases(*flag.flags), dest=f"model_{name}", help=shown, **kind)
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
@@ -146,7 +103,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
             default = setting.default()
             shown = ",".join(default) if isinstance(default, tuple) else default
             section.add_argument(
-                *flag.flags,
+                *with_aliases(*flag.flags),
                 dest=f"set_{name}",
                 default=None,
                 help=options.meaning_of(setting) + (f" (default: {shown})" if shown else ""),

@@ -6,15 +6,20 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
 from typing_extensions import Self
 
+from llama_py.cli.tabs import completer
+
 __all__ = ["Interrupts", "LineReader", "is_terminal", "note", "sentence"]
 
 _HISTORY_LINES = 1000
+#: What begins and ends a message of several lines.
+_QUOTES = '"""'
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -63,11 +68,16 @@ class Interrupts:
 class LineReader:
     """Reads lines from the keyboard, with editing and history if ``readline`` is available.
 
-    A line that ends with a backslash continues on the next line. The history is in
+    Pasted lines are one message, where readline supports that. A line that ends with a backslash
+    continues on the next line, and lines between triple quotes are one message. The history is in
     ``$LLAMA_PY_HISTORY`` (none is kept if that is empty), or in the user's state directory.
+
+    Args:
+        commands: names to complete with Tab.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, commands: Iterable[str] = ()) -> None:
+        self._commands = commands
         self.interactive = is_terminal(sys.stdin)
         self._readline: Any = None
 
@@ -78,6 +88,7 @@ class LineReader:
             except ImportError:  # Windows
                 return self
             self._readline = readline
+            self._bind(readline)
             path = _history_path()
             if path is not None and path.is_file():
                 try:
@@ -85,6 +96,16 @@ class LineReader:
                 except OSError as error:
                     note(f"the history cannot be read: {error}")
         return self
+
+    def _bind(self, readline: Any) -> None:
+        """Pasted lines stay together, which Python turns off, and Tab completes."""
+        if "libedit" in (readline.__doc__ or ""):
+            readline.parse_and_bind("bind ^I rl_complete")
+        else:
+            readline.parse_and_bind("set enable-bracketed-paste on")
+            readline.parse_and_bind("tab: complete")
+        readline.set_completer_delims("")
+        readline.set_completer(completer(readline.get_line_buffer, self._commands))
 
     def __exit__(self, *error: object) -> None:
         path = _history_path()
@@ -100,16 +121,25 @@ class LineReader:
     def read(self) -> str | None:
         """The next message, stripped; None at the end of the input."""
         lines: list[str] = []
+        quoted = False
         while True:
             try:
-                line = self._line("> " if not lines else ". ")
+                line = self._line(". " if lines or quoted else "> ")
             except KeyboardInterrupt:
                 print(file=sys.stderr)
                 note("/exit or Ctrl-D leaves")
-                lines = []
+                lines, quoted = [], False
                 continue
             if line is None:
                 return "\n".join(lines).strip() or None
+            if not lines and not quoted and line.lstrip().startswith(_QUOTES):
+                quoted, line = True, line.lstrip()[len(_QUOTES) :]
+            if quoted:
+                text, ended, _ = line.partition(_QUOTES)
+                lines.append(text)
+                if ended:
+                    return "\n".join(lines).strip()
+                continue
             if line.endswith("\\"):
                 lines.append(line[:-1])
                 continue

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llama_py.compat.failures import translated
 from llama_py.compat.lenient import changed, lenient
 from llama_py.compat.replies import chat_chunks, chat_reply
+from llama_py.compat.schemas import closed
 from llama_py.options import CHAT
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def native_chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     _fold_unknown(given)
     _choose_tools(given)
     _read_logprobs(given)
+    _close_objects(given)
     return lenient(given)
 
 
@@ -108,6 +110,19 @@ def _read_logprobs(given: dict[str, Any]) -> None:
     given["logprobs"] = True
     if not isinstance(wanted, bool):
         given.setdefault("top_logprobs", int(wanted))
+
+
+def _close_objects(given: dict[str, Any]) -> None:
+    """A reply has the listed properties only, unless its schema says otherwise."""
+    wanted = given.get("response_format")
+    if not isinstance(wanted, Mapping):
+        return
+    if "schema" in wanted:
+        wanted = {**wanted, "schema": closed(wanted["schema"])}
+    named = wanted.get("json_schema")
+    if isinstance(named, Mapping) and "schema" in named:
+        wanted = {**wanted, "json_schema": {**named, "schema": closed(named["schema"])}}
+    given["response_format"] = wanted
 
 
 def _messages(messages: Any) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +12,6 @@ from llama_py.errors import ContextCreationError, ModelNotFoundError, ParameterE
 from llama_py.options import LOAD
 
 __all__ = ["FailedContextError", "native_options", "open_model"]
-
-_logger = logging.getLogger("llama_py")
 
 #: What both libraries have, but with another default: llama_py's may be kept.
 _OWN_DEFAULTS = {
@@ -39,7 +37,8 @@ def native_options(
 
     Args:
         given: the arguments that llama-cpp-python knows.
-        extra: all others. Those that ``llama_py.Llama`` has are used; the rest is named in the log.
+        extra: all others. Those that ``llama_py.Llama`` has are used; the rest is
+            named in warnings.
         defaults: whose defaults count where both have one.
     """
     options = {name: value for name, value in given.items() if name not in _ELSEWHERE}
@@ -49,9 +48,9 @@ def native_options(
                 del options[name]
     _adjust(options)
     known = {name: value for name, value in extra.items() if name in LOAD.options}
-    unknown = sorted(set(extra) - set(known))
-    if unknown:
-        _logger.warning("llama_cpp.Llama() ignores unknown arguments: %s", ", ".join(unknown))
+    for name in sorted(set(extra) - set(known)):
+        message = f"llama_cpp.Llama() ignores {name}=, an argument that it does not know"
+        warnings.warn(message, stacklevel=3)
     return {**options, **known}
 
 

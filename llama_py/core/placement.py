@@ -80,7 +80,7 @@ def placement(params: ModelParams) -> Placement:
             if name not in there:
                 known = dict.fromkeys(each["name"] for each in backend.devices())
                 raise ParameterError(
-                    f"devices: {name!r} is none; there are {', '.join(known)} (llama-py devices)"
+                    f"there is no device {name!r}; available: {', '.join(known)} (llama-py devices)"
                 )
         return _of(wanted)
     local = backend.local_devices()

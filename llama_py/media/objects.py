@@ -110,7 +110,7 @@ def read_own_file(source: str | os.PathLike[str]) -> bytes:
         with open_regular(source) as file:
             return file.readall()
     except OSError as error:
-        raise MediaError(f"{os.fspath(source)} cannot be read: {error}") from None
+        raise MediaError(f"{os.fspath(source)} cannot be read: {error.strerror or error}") from None
 
 
 def _name(source: Any, otherwise: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -129,6 +131,99 @@ def test_a_model_cannot_flood(liked: str, backend: Any) -> None:
         text = b"".join(pieces[token] for token in out)
         assert vocab.is_eog(token), text
         assert set(json.loads(text)) == {"label", "score", "tags"}
+
+
+# ---- numbers -------------------------------------------------------------------------------------
+
+LONG = [
+    *("9" * 19, "-" + "9" * 19, "0." + "1" * 17, "1." + "2" * 16, "1" * 16 + ".5", "1e308"),
+    *("0.0000000" + "3" * 17, "1" * 19 + "E-5"),
+]
+TOO_LONG = [
+    *("9" * 20, "0." + "1" * 18 + "2" * 7, "1." + "2" * 17, "1" * 17 + ".5", "1e1000"),
+    *("0." + "0" * 26, "2" * 25 + "." + "2" * 25),
+]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("schema", [{"type": "number"}, {}, {"type": ["number", "null"]}], ids=str)
+def test_numbers_have_the_digits_that_are_told_apart(
+    schema: Any, backend: Any, vocab: Vocab
+) -> None:
+    for text in LONG:
+        assert accepts(schema, text, vocab, backend), text
+    for text in TOO_LONG:
+        assert not accepts(schema, text, vocab, backend), text
+
+
+def test_bounds_ask_for_more_digits(vocab: Vocab) -> None:
+    for backend in BACKENDS:
+        large = {"type": "integer", "maximum": 10**22}
+        assert accepts(large, "9" * 22, vocab, backend)
+        assert not accepts(large, "9" * 23, vocab, backend)
+        assert accepts({"const": 12345678901234567890}, "12345678901234567890", vocab, backend)
+
+
+def digits_of(random_: random.Random) -> str:
+    """The text of a number, mostly one near what is allowed."""
+    sign = random_.choice(["", "", "-"])
+    whole = "".join(random_.choices("0123456789", k=random_.choice([1, 1, 2, 3, 16, 17, 19, 20])))
+    fraction = random_.choice(["", "", ".", ".5", "." + "7" * random_.randint(1, 19)])
+    exponent = random_.choice(["", "", "", "e5", "E-07", "e+1000"])
+    return f"{sign}{whole}{fraction}{exponent}"
+
+
+def test_both_engines_take_the_same_numbers(vocab: Vocab) -> None:
+    random_ = random.Random(int(os.environ.get("LLAMA_PY_SEED", "5")))
+    for _ in range(int(os.environ.get("LLAMA_PY_EXAMPLES", "40"))):
+        low, high = sorted(
+            random_.randint(-(10**size), 10**size) for size in random_.choices((1, 2, 5, 18), k=2)
+        )
+        bounds = {"minimum": low, "exclusiveMaximum": high + 1}
+        schema: dict[str, Any] = {"type": random_.choice(["integer", "number"])}
+        if schema["type"] == "integer":
+            schema |= {key: bounds[key] for key in bounds if random_.random() < 0.6}
+        if random_.random() < 0.3:
+            schema["type"] = [schema["type"], "null"]
+        texts = [digits_of(random_) for _ in range(8)] + [str(low), str(high), str(high + 1), "-0"]
+        for text in texts:
+            guided, gbnf = (accepts(schema, text, vocab, backend) for backend in BACKENDS)
+            assert guided == gbnf, (schema, text, guided)
+
+
+def test_numbers_in_parts_that_llguidance_writes_end(vocab: Vocab) -> None:
+    schema = {
+        "type": "object",
+        "patternProperties": {"^a$": {"type": "number"}},
+        "minProperties": 1,
+    }
+    constraint = compile_schema(schema, vocab, "llguidance").constraint
+    assert constraint is not None
+    sampler = Sampler(vocab, SamplingParams(temperature=0, constraint=constraint))
+    wanted = [byte_tokens(vocab)[byte][0] for byte in b'{"a": ' + b"2" * 200]
+    for number in range(120):
+        row = np.zeros(vocab.n_tokens, np.float32)
+        row[wanted[number]] = 9
+        row[byte_tokens(vocab)[ord("}")][0]] = 8
+        if vocab.is_eog(sampler.sample(row)):
+            break
+    sampler.close()
+    assert number < 40
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("never", [{"not": {}}, False])
+def test_an_alternative_that_nothing_fits_is_left_out(
+    never: Any, backend: Any, vocab: Vocab
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"anyOf": [{"type": "string"}, never]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    assert accepts(schema, '{"a": "x"}', vocab, backend)
+    assert not accepts(schema, '{"a": 1}', vocab, backend)
 
 
 # ---- order, names, values ------------------------------------------------------------------------

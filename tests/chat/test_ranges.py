@@ -78,8 +78,25 @@ def test_large_numbers_may_have_an_exponent_where_nothing_is_too_large() -> None
 
 def test_digits_have_an_end() -> None:
     ranges = number_ranges({"minimum": 0, "maximum": 1}, True)
-    assert matches(ranges, "0." + 20 * "9")
-    assert not matches(ranges, "0." + 30 * "9")
+    assert matches(ranges, "0." + 17 * "9")
+    assert not matches(ranges, "0." + 18 * "9")
+    assert matches(number_ranges({"minimum": 0}, False), 19 * "9")
+    assert not matches(number_ranges({"minimum": 0}, False), 20 * "9")
+
+
+def test_bounds_may_ask_for_more_digits() -> None:
+    high = number_ranges({"minimum": 0, "maximum": 10**21}, False)
+    assert matches(high, 21 * "9")
+    assert not matches(high, "1" + 20 * "0" + "1")
+    assert matches(number_ranges({"exclusiveMinimum": int(19 * "9")}, False), "1" + 19 * "0")
+    exact = number_ranges({"maximum": 0.12345678901234567891}, True)
+    assert matches(exact, "0.12345678901234567")
+
+
+def test_whole_numbers_have_no_zero_in_front() -> None:
+    for schema in ({"maximum": -5}, {"minimum": 7, "maximum": 123}, {"minimum": 95}):
+        ranges = number_ranges(schema, False)
+        assert not any(matches(ranges, text) for text in ("-012", "012", "-05", "099"))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from itertools import count, pairwise
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from llama_py import Llama, demo_model_path
 from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.schemas.json_place import broken_off
 from llama_py.chat.stream import ChatStream, Delta, ParsedReply, fold, parse_reply
 from llama_py.chat.templates.template import ChatTemplate
 from tests.chat import families
@@ -249,3 +252,38 @@ def test_deep_arguments_are_parsed() -> None:
     nested = "[" * 100 + "]" * 100
     text = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
     assert whole(target, "Look: " + nested + text).tool_calls[0].name == "add"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{"a": 1}', None),
+        ("", None),
+        ("12", None),
+        ("prose", None),
+        ('"ab', "$, a string of 2 characters"),
+        ('{"people": [{"name": "A"}, {"name": "Bob', "$.people[1].name, a string of 3 characters"),
+        ('{"a": [1, 2', "$.a[1], a number of 1 characters"),
+        ('{"a": 12.5', "$.a, a number of 4 characters"),
+        ('{"a": "x\\', "$.a, a string of 2 characters"),
+        ('{"a": 1, "b', "$, a string of 1 characters"),
+        ('{"a": {"b": true', "$.a.b"),
+        ('{"a": 1,', "$"),
+    ],
+)
+def test_the_place_where_json_breaks_off(text: str, place: str | None) -> None:
+    assert broken_off(text) == place
+
+
+def test_a_reply_that_is_cut_says_where(caplog: pytest.LogCaptureFixture) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    wanted: Any = {"type": "json_object", "schema": schema}
+    question: Any = [{"role": "user", "content": "Say something long."}]
+    with Llama(demo_model_path()) as llm, caplog.at_level(logging.INFO, "llama_py"):
+        options: Any = {"max_tokens": 8, "temperature": 0}
+        reply = llm.create_chat_completion(question, response_format=wanted, **options)
+        assert reply["choices"][0]["finish_reason"] == "length"
+        assert "the reply ends within $.a, a string of" in caplog.text
+        caplog.clear()
+        llm.create_chat_completion(question, **options)
+        assert "ends within" not in caplog.text

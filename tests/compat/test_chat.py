@@ -136,6 +136,30 @@ def test_schemas_and_grammars(llm: Any) -> None:
         assert set(json.loads(found["choices"][0]["message"]["content"])) == {"a"}
 
 
+@pytest.mark.parametrize("engine", ["llguidance", "gbnf"])
+@pytest.mark.parametrize("kind", ["json_object", "json_schema"])
+def test_a_reply_has_no_other_properties_with_either_engine(
+    llm: Any, engine: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from llama_py.chat import constraints
+
+    if engine == "llguidance":
+        pytest.importorskip("llguidance")
+    monkeypatch.setattr(constraints, "available", lambda: engine == "llguidance")
+    # The only property that is allowed is not the one for which the model would go.
+    schema = {"type": "object", "properties": {"zz": {"const": 1}}, "$comment": engine}
+    wanted: Any = (
+        {"schema": schema} if kind == "json_object" else {"json_schema": {"schema": schema}}
+    )
+    wanted["type"] = kind
+    biased = dict.fromkeys(llm.tokenize(b'{"name":', add_bos=False), 8.0)
+    found = llm.create_chat_completion(
+        QUESTION, temperature=0, max_tokens=40, response_format=wanted, logit_bias=biased
+    )["choices"][0]
+    assert found["finish_reason"] == "stop"
+    assert set(json.loads(found["message"]["content"])) <= {"zz"}
+
+
 def test_openai_types(llm: Any) -> None:
     pytest.importorskip("openai")
     found = llm.create_chat_completion_openai_v1(QUESTION, temperature=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import logging
 import pickle
 import weakref
 from collections.abc import Iterator
@@ -61,10 +60,10 @@ def greedy(model: Any, tokens: list[int], count: int) -> list[int]:
 # ---- loading ---------------------------------------------------------------------------------
 
 
-def test_unknown_arguments_are_named_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "llama_py"):
+def test_unknown_arguments_are_named_and_ignored() -> None:
+    with pytest.warns(UserWarning, match="ignores (n_parts|vebose)=") as found:
         model = Llama(demo_model_path(), n_parts=1, vebose=True, verbose=False, vocab_only=True)
-    assert "n_parts, vebose" in caplog.text
+    assert [Path(each.filename).name for each in found] == ["test_llama.py"] * 2
     assert model.tokenize(b"a", add_bos=False)
 
 
@@ -596,8 +595,44 @@ def test_objects_of_a_schema_are_closed() -> None:
     assert found["properties"]["a"]["additionalProperties"] is False
     assert found["properties"]["open"]["additionalProperties"] is True
     assert found["$defs"]["c"]["additionalProperties"] is False
-    both = {"allOf": [inner, {"properties": {"a": {"type": "string"}}}], "type": "object"}
-    assert LlamaGrammar.from_json_schema(json.dumps(both)).schema == both
+    both = {"allOf": [{"$ref": "#/$defs/c"}, {"properties": {"a": {"type": "string"}}}]}
+    merged = LlamaGrammar.from_json_schema(json.dumps({**both, "$defs": {"c": inner}})).schema
+    assert [*merged["properties"]] == merged["required"] == ["b", "a"]
+    assert merged["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("part", "dropped"),
+    [
+        ({"type": "string", "format": "email"}, "format"),
+        ({"type": ["string", "null"], "format": "uri"}, "format"),
+        ({"type": "number", "minimum": 0, "maximum": 1}, "maximum, minimum"),
+        ({"type": "integer", "multipleOf": 5}, "multipleOf"),
+        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "uniqueItems"),
+        ({"type": "string", "pattern": "^[a-z]+$", "maxLength": 3}, "maxLength"),
+        ({"type": "string", "enum": ["a", None]}, "type"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"),
+    ],
+    ids=str,
+)
+def test_keywords_that_llama_cpp_python_passes_over_are_named_once(
+    part: dict[str, Any], dropped: str
+) -> None:
+    from llama_py.compat.llama_cpp import LlamaGrammar
+
+    schema = {"type": "object", "properties": {"x": part, "y": part}}
+    with pytest.warns(UserWarning, match=f"does not enforce {dropped}, as") as found:
+        assert "root ::=" in LlamaGrammar.from_json_schema(json.dumps(schema)).grammar
+    assert [Path(each.filename).name for each in found] == ["test_llama.py"]
+
+
+@pytest.mark.parametrize("part", [{"type": "string", "pattern": "[a-z]"}, {"not": {"const": 1}}])
+def test_schemas_that_llama_cpp_python_refuses_are_refused(part: dict[str, Any]) -> None:
+    from llama_py.compat.llama_cpp import LlamaGrammar
+    from llama_py.errors import GrammarError
+
+    with pytest.raises(GrammarError):
+        LlamaGrammar.from_json_schema(json.dumps({"type": "object", "properties": {"x": part}}))
 
 
 def test_the_format_of_a_tokenizer_config_is_that_of_llama_cpp_python() -> None:

@@ -391,7 +391,7 @@ def test_devices_are_chosen_by_name(server: Server) -> None:
     (name,) = rpc.add_server(server.endpoint, share=False).devices
     with load(devices=[name]) as llm:
         assert llm.runtime.loaded.model.devices == (name,)
-    with pytest.raises(ParameterError, match=r"devices: 'GPU7' is none; there are .*CPU"):
+    with pytest.raises(ParameterError, match=r"there is no device 'GPU7'; available: .*CPU"):
         load(devices=["GPU7"])
     with load(devices=[]) as llm:
         assert llm.runtime.loaded.model.devices == ()

@@ -312,7 +312,8 @@ def test_a_start_that_fails_in_a_way_nobody_foresaw(monkeypatch: pytest.MonkeyPa
 def test_an_address_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert f"cannot listen at 127.0.0.1, port {port}: " in failed("--port", str(port))
+        shown = failed("--port", str(port))
+        assert f"at 127.0.0.1, port {port}: another program listens there; choose" in shown
 
 
 def test_a_public_address_without_a_key(capsys: pytest.CaptureFixture[str]) -> None:

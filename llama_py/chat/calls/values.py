@@ -24,9 +24,9 @@ from llama_py.chat.calls.automata import (
     sequence,
 )
 from llama_py.chat.grammars.gbnf import in_python, in_text, opened, rename_rules, widened_schema
+from llama_py.chat.grammars.integers import rules_of_schema
 from llama_py.chat.grammars.order import in_order
 from llama_py.chat.schemas.json_forms import levels_of
-from llama_py.core.chat import schema_to_gbnf
 from llama_py.errors import GrammarError
 from llama_py.tenants import remembering
 
@@ -195,7 +195,7 @@ class Values:
         whole["additionalProperties"] = False
         if self._defs:
             whole["$defs"] = self._defs
-        lines = in_order(schema_to_gbnf(whole), [whole]).split("\n")
+        lines = in_order(rules_of_schema(whole), [whole]).split("\n")
         entries, kept = {}, []
         for line in lines:
             name, _, body = line.partition(" ::= ")

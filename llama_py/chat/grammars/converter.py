@@ -14,16 +14,16 @@ from itertools import combinations
 from typing import Any, NoReturn
 
 from llama_py.chat.grammars.gbnf import widened_schema, with_margins
+from llama_py.chat.grammars.integers import rules_of_schema
 from llama_py.chat.grammars.order import in_order
 from llama_py.chat.schemas.bounds import check_optional
 from llama_py.chat.schemas.json_forms import levels_of
 from llama_py.chat.schemas.patterns import pattern_problem, plain_pattern
 from llama_py.chat.schemas.plain import plain_schema
-from llama_py.core.chat import schema_to_gbnf
 from llama_py.core.grammar.gbnf_reader import MOST_REPEATED
 from llama_py.errors import GrammarError
 
-__all__ = ["check_schema", "gbnf_of_schema", "prepare_schema"]
+__all__ = ["FORMATS", "RESTRICTING", "check_schema", "gbnf_of_schema", "prepare_schema"]
 
 _STRING = frozenset({"minLength", "maxLength", "pattern", "format"})
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
@@ -54,6 +54,8 @@ _TYPED = frozenset().union(*(done | more for done, more in _OF_TYPE.values()))
 _GENERAL = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not"}) | {
     *("if", "then", "else", "const", "enum", "nullable")
 }
+#: Keywords that restrict the values of a node.
+RESTRICTING = _GENERAL | _TYPED | {"type"}
 #: Type -> what its values are in Python. Booleans, which are integers there, are told apart first.
 _CLASSES: dict[str, Any] = {
     "string": str,
@@ -63,7 +65,8 @@ _CLASSES: dict[str, Any] = {
     "array": list,
     "null": type(None),
 }
-_FORMATS = frozenset({"date", "time", "date-time", "uuid", *(f"uuid{i}" for i in range(1, 6))})
+#: Formats of text that the converter implements.
+FORMATS = frozenset({"date", "time", "date-time", "uuid", *(f"uuid{i}" for i in range(1, 6))})
 
 
 def gbnf_of_schema(schema: Any) -> str:
@@ -72,7 +75,7 @@ def gbnf_of_schema(schema: Any) -> str:
     Raises:
         GrammarError: the schema uses what llama.cpp's converter does not implement.
     """
-    grammar = schema_to_gbnf(prepare_schema(schema))
+    grammar = rules_of_schema(prepare_schema(schema))
     return with_margins(widened_schema(in_order(grammar, [schema]), levels_of(schema)))
 
 
@@ -157,9 +160,8 @@ class _SchemaChecker:
     def _only(self, node: Mapping[str, Any], path: str, allowed: Iterable[str]) -> None:
         """Raise for keywords that restrict values, other than the allowed ones."""
         for keyword, value in node.items():
-            restricts = keyword in _GENERAL or keyword in _TYPED or keyword == "type"
             says_nothing = value is None or value is False  # 0 is a bound, and equals False
-            if restricts and keyword not in allowed and not says_nothing:
+            if keyword in RESTRICTING and keyword not in allowed and not says_nothing:
                 _refuse(path, f'"{keyword}"')
 
     def _resolve(self, ref: str) -> Any:
@@ -233,7 +235,7 @@ class _SchemaChecker:
             text = {"pattern", "minLength", "maxLength"} & node.keys()
             if "items" in node or "prefixItems" in node:
                 kind = "array"
-            elif text or node.get("format") in _FORMATS:
+            elif text or node.get("format") in FORMATS:
                 kind = "string"
         if "allOf" in node:
             if describes or kind not in (None, "object", "string"):
@@ -253,7 +255,7 @@ class _SchemaChecker:
 
     def _check_string(self, node: Mapping[str, Any], path: str) -> None:
         form = node.get("format")
-        if form is not None and form not in _FORMATS:
+        if form is not None and form not in FORMATS:
             _refuse(path, f'"format": {form!r}')
         given = [key for key in ("pattern", "format") if key in node]
         if "minLength" in node or "maxLength" in node:

@@ -11,7 +11,14 @@ from __future__ import annotations
 import re
 from itertools import accumulate
 
-from llama_py.chat.schemas.json_forms import is_escaped_by_some, number_units, space_bounds
+from llama_py.chat.grammars.integers import digits_in_gbnf
+from llama_py.chat.schemas.json_forms import (
+    NATURAL,
+    POSITIVE,
+    is_escaped_by_some,
+    number_units,
+    space_bounds,
+)
 from llama_py.errors import GrammarError
 from llama_py.tenants import remembering
 
@@ -59,18 +66,24 @@ _RULES = {
     r'char ::= [^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" [0-9a-fA-F]{4})': (
         rf'char ::= [^"\\\x00-\x1F] | {_ESCAPED}'
     ),
-    "decimal-part ::= [0-9]{1,16}": "decimal-part ::= [0-9]{1,25}",
-    "integral-part ::= [0] | [1-9] [0-9]{0,15}": "integral-part ::= [0] | [1-9] [0-9]{0,24}",
+    # Of numbers, all but the sign.
+    "decimal-part ::= [0-9]{1,16}": f"decimal-part ::= {digits_in_gbnf(POSITIVE)}",
+    "integral-part ::= [0] | [1-9] [0-9]{0,15}": f"integral-part ::= {digits_in_gbnf(NATURAL)}",
 }
 #: Parts of a rule -> the same with the room of JSON. They cannot lie within a literal.
 _PARTS = (
-    (re.compile(r"(\[eE\] \[-\+\]\? )integral-part\)\?$"), r"\1[0-9]{1,3})?"),
+    (
+        re.compile(
+            r'\("-"\? integral-part\) \("\." decimal-part\)\? \(\[eE\] \[-\+\]\? integral-part\)\?$'
+        ),
+        '"-"? decimal-part',
+    ),
     (re.compile(r'^(time ::= .* "\." \[0-9\])\{3\}'), r"\1{1,9}"),
     (re.compile(r'(?<![\w-])(?:space )?":" space(?![\w-])'), '" "? ":" " "?'),
     (re.compile(r'(?<!space )"," space(?![\w-])'), '" "? "," JOINT'),
 )
 #: Rules of which a part has to be replaced -> how that part looks then.
-_REPLACED = {"number": "[0-9]{1,3})?", "time": "{1,9}"}
+_REPLACED = {"number": '"-"? decimal-part', "time": "{1,9}"}
 _NARROW = frozenset(rule.partition(" ::= ")[0] for rule in _RULES)
 #: llama.cpp's rule of white space, outside of literals and classes.
 _SPACE_NAME = re.compile(r"(?<![\w-])space(?![\w-])")

@@ -1,10 +1,11 @@
-"""``AnswerWatch``: keeps white space that a grammar allows from being used by other replies.
+"""``AnswerWatch``: keeps white space and digits that a grammar allows from going on for ever.
 
 Grammars of JSON allow white space where models like to write it, so that a reply that fits is left
 as it is. A model that wants to say something else, which does not fit, would often take that white
 space instead: the likeliest of what is left. And indentation is as deep as the brackets are, which
 no grammar of a reasonable size can count. Both are seen to here, for both grammar engines, by
-following the text of the answer.
+following the text of the answer. So are the digits of numbers for which llguidance has its own
+rules, which never end.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ _WHITE = b" \t\r\n"
 _TAB = SPACES // TABS
 #: Tokens with white space at their end that are taken off the row, one after the other.
 _MOST_TRIED = 64
+_DIGITS = b"0123456789"
+#: Digits in a row that no rule of ours exceeds.
+_MOST_DIGITS = 25
 
 
 class Spaces:
@@ -41,10 +45,13 @@ class Spaces:
         first, line: the spaces at its beginning, and the most of them behind a line break in it; a
             tab counts as several.
         ends: the tokens that end a reply.
+        digits: the tokens that begin with a digit.
     """
 
     def __init__(self, n_tokens: int, piece: Callable[[int], bytes], ends: Any) -> None:
         self.ends = np.fromiter(ends, np.intp)
+        digits = (token for token in range(n_tokens) if piece(token)[:1].isdigit())
+        self.digits = np.fromiter(digits, np.intp)
         found: list[tuple[int, bool, bool, int, int]] = []
         for token in range(n_tokens):
             text = piece(token)
@@ -78,6 +85,7 @@ class _JSONPlace:
         begun: something other than white space was written.
         too_deep: a line was indented further than its depth allows.
         trailing: there was white space behind the whole text.
+        digits: how many came last, outside of strings.
     """
 
     depth: int = 0
@@ -88,10 +96,12 @@ class _JSONPlace:
     begun: bool = False
     too_deep: bool = False
     trailing: bool = False
+    digits: int = 0
 
     def go_on(self, text: bytes) -> None:
         """Advance past some bytes."""
         for byte in text:
+            self.digits = self.digits + 1 if byte in _DIGITS and not self.in_string else 0
             if self.in_string:
                 if self.escaped:
                     self.escaped = False
@@ -191,6 +201,8 @@ class AnswerWatch:
             forbidden = forbidden | (spaces.begins if margin else spaces.pure)
         if forbidden.any():
             self._forbid(row, spaces.ids[forbidden])
+        if place.digits >= _MOST_DIGITS:
+            self._forbid(row, spaces.digits)
         if wanted:
             return
         for _ in range(_MOST_TRIED):  # tokens that end in white space behind the whole text

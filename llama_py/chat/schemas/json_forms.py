@@ -5,7 +5,8 @@ write. After an opening bracket or a comma there may be nothing, a space, or a l
 indentation of its depth. The same goes for the place before a closing bracket, but with a line
 break only if there was one after the opening bracket. Strings may contain the escapes of any
 library, and numbers may have exponents. Everything is limited in length, so that a model cannot
-write white space or digits for ever.
+write white space or digits for ever: a number has no more digits than tell 64-bit integers, or
+doubles, apart.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ from typing import Any
 
 __all__ = [
     "CHARACTER",
-    "DIGITS",
+    "DECIMAL",
     "INTEGER",
     "LEAD",
+    "NATURAL",
     "NUMBER",
+    "POSITIVE",
+    "SIGNIFICANT",
     "SPACES",
     "TABS",
     "TRAIL",
+    "WHOLE",
     "any_spelling",
     "is_escaped_by_some",
     "levels_of",
@@ -37,8 +42,11 @@ __all__ = [
 _LEVELS = 60
 #: The most spaces and tabs that indent by one level.
 SPACES, TABS = 8, 2
-#: The most digits of a number before the point, behind it, and of an exponent.
-DIGITS, _EXPONENT = 25, 3
+#: The most digits of an integer, unless bounds ask for more, and of other numbers: what a 64-bit
+#: integer and a double tell apart.
+WHOLE, SIGNIFICANT = 19, 17
+#: The most zeros behind the point before the first of these digits.
+_ZEROS = 7
 
 _HEX = "[0-9a-fA-F]"
 #: One character of a JSON string. A surrogate pair is one; half a pair is none.
@@ -47,8 +55,23 @@ CHARACTER = (
     rf"|\\u([0-9a-cA-Ce-fE-F]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}}"
     rf"|[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}})"
 )
-INTEGER = rf"-?(0|[1-9][0-9]{{0,{DIGITS - 1}}})"
-NUMBER = rf"{INTEGER}(\.[0-9]{{1,{DIGITS}}})?([eE][+\-]?[0-9]{{1,{_EXPONENT}}})?"
+#: An integer without its sign.
+NATURAL = rf"(0|[1-9][0-9]{{0,{WHOLE - 1}}})"
+INTEGER = f"-?{NATURAL}"
+
+
+def _behind(digits: int) -> str:
+    """What may follow so many digits before the point: a fraction, or further ones."""
+    room = SIGNIFICANT - digits
+    more = f"[0-9]{_behind(digits + 1)}" if room > 1 else f"[0-9]{{1,{WHOLE - digits}}}"
+    return rf"(\.[0-9]{{1,{room}}}|{more})?"
+
+
+#: A number without sign and exponent.
+DECIMAL = rf"(0(\.0{{0,{_ZEROS}}}[0-9]{{1,{SIGNIFICANT}}})?|[1-9]{_behind(1)})"
+#: A number without its sign.
+POSITIVE = rf"{DECIMAL}([eE][+\-]?[0-9]{{1,3}})?"
+NUMBER = f"-?{POSITIVE}"
 #: White space before and after a whole reply.
 LEAD = r"[ \n\t\r]{1,4}"
 TRAIL = r"[ \n\t\r]{1,2}"

@@ -1,7 +1,7 @@
 """JSON schemas in plainer words: what not every engine knows, written with what all of them know.
 
-``nullable`` (of OpenAPI) becomes a type or an alternative, ``true`` as a schema becomes ``{}``, and
-a reference to the root becomes one to a definition.
+``nullable`` (of OpenAPI) becomes a type or an alternative, ``true`` as a schema becomes ``{}``, a
+reference to the root becomes one to a definition, and alternatives that nothing fits are left out.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 
 
 def with_nulls(schema: Any) -> Any:
-    """The schema, with ``nullable`` written as a type or an alternative."""
-    return _changed(schema, with_null)
+    """The schema, with ``nullable`` written as a type or an alternative, and without alternatives
+    that nothing fits."""
+    return _changed(schema, lambda node: _possible(with_null(node)))
 
 
 def plain_schema(schema: Any) -> Any:
     """The schema without ``nullable``, ``true`` as a schema, and references to the root."""
-    schema = _changed(schema, lambda node: _without_true(with_null(node)))
+    schema = _changed(schema, lambda node: _without_true(_possible(with_null(node))))
     return _with_root_on_a_shelf(schema) if isinstance(schema, Mapping) else schema
 
 
@@ -63,6 +64,20 @@ def _changed(
         return value
     out = {key: _changed(each, change, role_of(key, role)) for key, each in value.items()}
     return change(out) if role == "schema" else out
+
+
+def _possible(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The node without the alternatives ``false`` and ``{"not": {}}`` (zod's ``never``), if there
+    are others."""
+    out = dict(node)
+    for key in ("anyOf", "oneOf"):
+        if isinstance(ways := node.get(key), list):
+            out[key] = [way for way in ways if not _is_never(way)] or ways
+    return out
+
+
+def _is_never(node: Any) -> bool:
+    return node is False or (isinstance(node, Mapping) and node.get("not") in ({}, True))
 
 
 def _without_true(node: Mapping[str, Any]) -> Mapping[str, Any]:

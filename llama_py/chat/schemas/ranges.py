@@ -6,18 +6,20 @@ from collections.abc import Iterable, Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
-from llama_py.chat.schemas.json_forms import DIGITS
+from llama_py.chat.schemas.json_forms import DECIMAL, SIGNIFICANT, WHOLE
 from llama_py.quick_dataclass import dataclass
 
-__all__ = ["BOUNDS", "NumberRange", "at_least", "at_most", "number_ranges"]
+__all__ = ["BOUNDS", "NumberRange", "number_ranges"]
 
 #: Keywords that bound a number.
 BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 #: A number, and whether it is left out itself.
 _Bound = tuple[Decimal, bool]
+#: The most digits of a bound.
+_DIGITS = 25
 #: Numbers with an exponent: more than 0 and less than 1, and from 1 on.
-_SMALL = rf"[1-9](\.[0-9]{{1,{DIGITS}}})?[eE]-0?[1-9][0-9]?"
-_LARGE = rf"[1-9](\.[0-9]{{1,{DIGITS}}})?[eE]\+?[0-9]{{1,3}}"
+_SMALL = rf"[1-9](\.[0-9]{{1,{SIGNIFICANT - 1}}})?[eE]-0?[1-9][0-9]?"
+_LARGE = rf"[1-9](\.[0-9]{{1,{SIGNIFICANT - 1}}})?[eE]\+?[0-9]{{1,3}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,60 +87,102 @@ def _range(
         low = Decimal(0), False
     if high is not None and (high[0] < low[0] or (high[0] == low[0] and (high[1] or low[1]))):
         return None
-    most = None if high is None else at_most(abs(high[0]), high[1], fraction)
+    if not fraction:
+        return NumberRange(negative, (_naturals(low[0], None if high is None else high[0]),), ())
+    most = None if high is None else _at_most(abs(high[0]), high[1])
     if high is not None and most is None:
         return None
-    least = at_least(abs(low[0]), low[1], fraction)
-    small = fraction and low[0] == 0 and (high is None or high[0] >= 1)
-    large = fraction and high is None and (low[0] < 1 or (low[0] == 1 and not low[1]))
+    least = _at_least(abs(low[0]), low[1])
+    small = low[0] == 0 and (high is None or high[0] >= 1)
+    large = high is None and (low[0] < 1 or (low[0] == 1 and not low[1]))
     extra = (*[_SMALL] * small, *[_LARGE] * large)
-    return NumberRange(negative, (least,) if most is None else (least, most), extra)
+    digits = _digits(low[0], high and high[0])
+    return NumberRange(negative, (least, digits) if most is None else (least, most, digits), extra)
 
 
-def at_least(bound: Decimal, strictly: bool, fraction: bool) -> str:
+def _digits(*bounds: Decimal | None) -> str:
+    """Numbers with no more digits than tell doubles, or one of the bounds, apart."""
+    found = [_parts(abs(bound)) for bound in bounds if bound is not None]
+    exact = [len(whole) + len(rest) for whole, rest in found]
+    if max(exact) <= SIGNIFICANT:
+        return DECIMAL
+    longest = [max(map(len, part)) for part in zip(*found, strict=True)]
+    return rf"{DECIMAL}|[0-9]{{1,{longest[0]}}}(\.[0-9]{{1,{longest[1] + 1}}})?"
+
+
+# ---- whole numbers -------------------------------------------------------------------------------
+
+
+def _naturals(low: Decimal, high: Decimal | None) -> str:
+    """Integers within bounds of 0 or more; without an upper one, as far as 64 bits count, and to
+    those with a digit more than the lower one."""
+    first = _parts(abs(low))[0]
+    last = "9" * max(WHOLE, len(first) + 1) if high is None else _parts(abs(high))[0]
+    if len(first) == len(last):
+        return f"({_between(first, last)})"
+    ways = [_between(first, "9" * len(first))]
+    if len(last) > len(first) + 1:
+        ways.append(f"[1-9][0-9]{{{len(first)},{len(last) - 2}}}")
+    ways.append(_between(f"1{'0' * (len(last) - 1)}", last))
+    return _either(ways)
+
+
+def _between(low: str, high: str) -> str:
+    """The texts of digits from one to another of the same length."""
+    first, last, rest = int(low[0]), int(high[0]), len(low) - 1
+    zeros, nines = "0" * rest, "9" * rest
+    if first == last and (low[1:], high[1:]) != (zeros, nines):
+        return low[0] + _between(low[1:], high[1:])
+    ways = []
+    if low[1:] != zeros:
+        ways.append(low[0] + _between(low[1:], nines))
+        first += 1
+    if high[1:] != nines:
+        ways.append(high[0] + _between(zeros, high[1:]))
+        last -= 1
+    if first <= last:
+        ways.append(f"[{first}-{last}]" + (f"[0-9]{{{rest}}}" if rest else ""))
+    return ways[0] if len(ways) == 1 else _either(ways)
+
+
+# ---- numbers with a fraction ---------------------------------------------------------------------
+
+_MORE = rf"(\.[0-9]{{1,{_DIGITS}}})?"
+_ANY = f"[0-9]{{0,{_DIGITS - 1}}}"
+
+
+def _at_least(bound: Decimal, strictly: bool) -> str:
     """Decimal numbers that are not less than a bound of 0 or more, as a regular expression.
 
     Args:
         strictly: the bound itself is not one of them.
-        fraction: a fraction is allowed; the bound is whole otherwise.
 
     Raises:
         ValueError: the bound has more digits than any number may have.
     """
     whole, rest = _parts(bound)
-    more = _fraction(fraction)
-    ways = [f"[1-9][0-9]{{{0 if whole == '0' else len(whole)},{DIGITS - 1}}}{more}"]
-    ways += [f"{way}{more}" for way in _differing(whole, range(1, 10))]
-    if not fraction:
-        return _either(ways if strictly else [*ways, whole])
-    positive = f"[0-9]{{0,{DIGITS - 1}}}[1-9][0-9]{{0,{DIGITS - 1}}}"
-    digits = f"[0-9]{{0,{DIGITS - 1}}}"
-    ways += [rf"{whole}\.{way}{digits}" for way in _differing(rest, range(1, 10), first=0)]
+    ways = [f"[1-9][0-9]{{{0 if whole == '0' else len(whole)},{_DIGITS - 1}}}{_MORE}"]
+    ways += [f"{way}{_MORE}" for way in _differing(whole, range(1, 10))]
+    ways += [rf"{whole}\.{way}{_ANY}" for way in _differing(rest, range(1, 10), first=0)]
     if strictly:
-        ways.append(rf"{whole}\.{rest}{positive}")
+        ways.append(rf"{whole}\.{rest}{_ANY}[1-9]{_ANY}")
     else:
-        ways.append(rf"{whole}\.{rest}{digits}" if rest else f"{whole}{more}")
+        ways.append(rf"{whole}\.{rest}{_ANY}" if rest else f"{whole}{_MORE}")
     return _either(ways)
 
 
-def at_most(bound: Decimal, strictly: bool, fraction: bool) -> str | None:
+def _at_most(bound: Decimal, strictly: bool) -> str | None:
     """A regular expression for numbers from 0 up to a bound of 0 or more; None if there are no
-    such numbers. The arguments are those of ``at_least``."""
+    such numbers. The arguments are those of ``_at_least``."""
     whole, rest = _parts(bound)
-    more = _fraction(fraction)
-    ways = [f"(0|[1-9][0-9]{{0,{len(whole) - 2}}}){more}"] if len(whole) > 1 else []
-    ways += [f"{way}{more}" for way in _differing(whole, range(-9, 0))]
-    if not fraction:
-        ways += [] if strictly else [whole]
-        return _either(ways) if ways else None
-    digits = f"[0-9]{{0,{DIGITS - 1}}}"
-    zeros = f"0{{0,{DIGITS - 1}}}"
-    ways += [rf"{whole}\.{way}{digits}" for way in _differing(rest, range(-9, 0), first=0)]
+    ways = [f"(0|[1-9][0-9]{{0,{len(whole) - 2}}}){_MORE}"] if len(whole) > 1 else []
+    ways += [f"{way}{_MORE}" for way in _differing(whole, range(-9, 0))]
+    ways += [rf"{whole}\.{way}{_ANY}" for way in _differing(rest, range(-9, 0), first=0)]
     if rest:
         ways += [whole, *(rf"{whole}\.{rest[:end]}" for end in range(1, len(rest)))]
-        ways += [] if strictly else [rf"{whole}\.{rest}{zeros}"]
+        ways += [] if strictly else [rf"{whole}\.{rest}0{{0,{_DIGITS - 1}}}"]
     elif not strictly:
-        ways.append(rf"{whole}(\.0{{1,{DIGITS}}})?")
+        ways.append(rf"{whole}(\.0{{1,{_DIGITS}}})?")
     return _either(ways) if ways else None
 
 
@@ -146,13 +190,9 @@ def _parts(bound: Decimal) -> tuple[str, str]:
     """The digits before and after the decimal point."""
     whole, _, rest = format(bound, "f").partition(".")
     rest = rest.rstrip("0")
-    if len(whole) > DIGITS or len(rest) > DIGITS:
-        raise ValueError(f"{bound} has more than {DIGITS} digits")
+    if len(whole) > _DIGITS or len(rest) > _DIGITS:
+        raise ValueError(f"{bound} has more than {_DIGITS} digits")
     return whole, rest
-
-
-def _fraction(allowed: bool) -> str:
-    return rf"(\.[0-9]{{1,{DIGITS}}})?" if allowed else ""
 
 
 def _differing(digits: str, steps: range, first: int | None = None) -> Iterable[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from typing_extensions import Self
 
 from llama_py.chat.constraints import LlamaGrammar as NativeGrammar
-from llama_py.chat.grammars.converter import gbnf_of_schema
+from llama_py.compat.schemas import convertible
 from llama_py.params import GrammarSpec
 
 __all__ = [
@@ -85,8 +85,8 @@ class LlamaGrammar(NativeGrammar):
     @classmethod
     def from_json_schema(cls, json_schema: str, verbose: bool = True) -> Self:
         """A grammar from the text of a JSON schema; see ``json_schema_to_gbnf``."""
-        schema = _closed(json.loads(json_schema))
-        return cls(_grammar=gbnf_of_schema(schema), schema=schema)
+        schema, grammar = convertible(json.loads(json_schema))
+        return cls(_grammar=grammar, schema=schema)
 
     def reset(self) -> None:
         """Nothing: each generation begins at the root anyway."""
@@ -97,41 +97,13 @@ def json_schema_to_gbnf(schema: str, prop_order: list[str] | None = None) -> str
 
     Objects have the properties that are listed, and no others unless the schema says
     ``additionalProperties``, as with llama-cpp-python; in JSON Schema that would be the default.
+    Keywords that it passes over are left out where llama.cpp's grammars cannot express them, with a
+    warning.
 
     Args:
         prop_order: properties that come first, in this order.
     """
-    return gbnf_of_schema(_ordered(_closed(json.loads(schema)), prop_order or []))
-
-
-#: Keywords whose value is a schema, a list of schemas, or a table of schemas by name.
-_ONE, _LIST, _TABLE = ("items",), ("prefixItems", "anyOf", "oneOf"), ("$defs", "definitions")
-
-
-def _closed(schema: Any) -> Any:
-    """A schema whose objects have no properties but those listed, where it does not say.
-
-    Parts of an ``allOf`` stay open: each lists only some of the properties.
-    """
-    if not isinstance(schema, dict):
-        return schema
-    out = dict(schema)
-    for key in _ONE:
-        if key in out:
-            out[key] = _closed(out[key])
-    for key in _LIST:
-        if isinstance(out.get(key), list):
-            out[key] = [_closed(each) for each in out[key]]
-    for key in (*_TABLE, "properties"):
-        if isinstance(out.get(key), dict):
-            out[key] = {name: _closed(each) for name, each in out[key].items()}
-    if out.get("properties") and not _OPEN & out.keys():
-        out["additionalProperties"] = False
-    return out
-
-
-#: Where one of these is, other properties may come, or other parts name them.
-_OPEN = frozenset(("additionalProperties", "patternProperties", "allOf", "$ref"))
+    return convertible(_ordered(json.loads(schema), prop_order or []))[1]
 
 
 def _ordered(value: Any, first: list[str]) -> Any:

@@ -69,7 +69,8 @@ def _at_port(host: str, port: int, *, both: bool) -> socket.socket:
             address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both
         )
     except OSError as error:
-        why = error.strerror or str(error)
+        taken = error.errno == errno.EADDRINUSE
+        why = "another program listens there" if taken else error.strerror or str(error)
         raise OSError(
             f"cannot listen at {host}, port {port}: {why}; choose another with --host and --port"
         ) from None
