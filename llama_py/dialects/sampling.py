@@ -26,8 +26,8 @@ __all__ = ["model_defaults", "read_generation", "read_sampling"]
 
 logger = logging.getLogger("llama_py")
 
-#: Option -> field of ``SamplingParams``.
-_FIELDS = {each.name: each.name for each in fields(SamplingParams)} | {
+#: Option -> field of ``SamplingParams``; a grammar is compiled first.
+_FIELDS = {each.name: each.name for each in fields(SamplingParams) if each.name != "grammar"} | {
     "mirostat_mode": "mirostat",
     "logits_processor": "logits_processors",
 }

@@ -194,9 +194,9 @@ def test_half_a_character_is_let_pass(http: httpx.Client) -> None:
 
 #: What may be sent, and changes nothing.
 HARMLESS: list[dict[str, Any]] = [
-    {"on_progress": 3, "logits_processor": [1], "stopping_criteria": "x", "overflow": "trim"},
-    {"chat_template": "{{ 1/0 }}", "chat_template_path": "/etc/passwd", "lora_path": "x"},
-    {"chat_template_kwargs": {"messages": [], "__class__": 1, "enable_thinking": False}},
+    {"on_progress": 3, "speculative": {"kind": "x"}, "chat_template_path": "/etc/passwd"},
+    {"chat_template": None, "lora_path": "", "regex": None, "format": "", "echo": False, "n": 1},
+    {"chat_template_kwargs": {"enable_thinking": False}},
     {"stream_options": {"include_usage": True}},
     {"stream_options": {"include_usage": None}},
     {"stop": "", "grammar": ""},

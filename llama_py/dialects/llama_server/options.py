@@ -16,7 +16,7 @@ from llama_py.options.checks import check_number
 from llama_py.options.values import SAMPLER_NAMES, sampler_name
 from llama_py.params import GenerationParams, SamplingParams
 
-__all__ = ["KNOWN", "described", "read_native_sampling", "read_number", "read_stop_texts"]
+__all__ = ["described", "read_native_sampling", "read_number", "read_stop_texts"]
 
 #: Members that have the name of an option.
 _SAME = (
@@ -45,18 +45,8 @@ _SAME = (
     "seed",
     "min_keep",
 )
-#: Everything else that a body may have, also what has no effect here.
-_BESIDE = (
-    *("prompt", "input_prefix", "input_suffix", "input_extra", "stream", "stop", "ignore_eos"),
-    *("n_predict", "max_tokens", "max_completion_tokens", "n_cmpl", "n", "n_probs", "logprobs"),
-    *("samplers", "logit_bias", "grammar", "json_schema", "t_max_predict_ms", "t_max_prompt_ms"),
-    *("n_indent", "cache_prompt", "id_slot", "return_tokens", "timings_per_token"),
-    *("return_progress", "response_fields", "post_sampling_probs", "lora", "priority", "model"),
-    *("n_keep", "n_discard", "n_cache_reuse", "sse_ping_interval", "stream_options", "verbose"),
-    *("backend_sampling", "session_id", "prompt_cache_key", "user"),
-)
+#: Members that have another name than the option.
 _OTHERS = {"repeat_last_n": "penalty_last_n", "mirostat": "mirostat_mode"}
-KNOWN = frozenset({*_SAME, *_OTHERS, *_BESIDE})
 #: Where llama-server's defaults are others than those of a completion here.
 _DEFAULTS = {"dry_penalty_last_n": 64}
 #: What ``samplers`` may be in one word: a letter for each.
@@ -108,7 +98,7 @@ def read_native_sampling(context: CallContext, body: Mapping[str, Any]) -> Sampl
     Raises:
         ParameterError, GrammarError: a member is wrong; the message names it.
     """
-    given = {name: body[name] for name in _SAME if body.get(name) is not None}
+    given = {name: body[name] for name in (*_SAME, "min_tokens") if body.get(name) is not None}
     options: dict[str, Any] = {**_DEFAULTS}
     options |= {name: whole(COMPLETION[name], value) for name, value in given.items()}
     for name, ours in _OTHERS.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,10 +11,14 @@ from typing_extensions import Unpack
 from llama_py.chat.conversation import Message
 from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.reasoning import reasoning_of
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.vocab import VocabLike
-from llama_py.dialects.chat_requests import chat_requests, is_opening
+from llama_py.dialects.chat_requests import (
+    chat_requests,
+    check_grammar,
+    is_opening,
+    with_grammar,
+)
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.media_parts import render_results
 from llama_py.dialects.openai.encode import ResponseHead
@@ -26,7 +29,7 @@ from llama_py.dialects.openai.messages import (
     read_tool_choice,
     read_tools,
 )
-from llama_py.dialects.requests import read_grammar, read_request
+from llama_py.dialects.requests import read_request
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.errors import ParameterError
@@ -100,20 +103,16 @@ def parse_chat(
     options = CHAT.read(given)
     head = ResponseHead.read(options, stream, context, "chatcmpl")
     request = _chat_request(options, messages, lenient_tools, goes_on)
-    _check_grammar(options, request)
+    check_grammar(options, request, context)
     logprobs = _logprobs(options, context)
     max_tokens = options.get("max_tokens") or 0
     generation = read_generation(
         options, context, max_tokens=max_tokens if max_tokens > 0 else None, logprobs=logprobs
     )
-    grammar = read_grammar(options, context) if "grammar" in options else None
-    sampling = read_sampling(CHAT, options, context, grammar)
+    sampling = read_sampling(CHAT, options, context)
     render = partial(render_results, render=context.render_chat)
     rendered = render_leniently(request, render) if lenient_tools else render(request)
-    reasoning = reasoning_of(rendered)
-    if grammar is not None and reasoning.possible:
-        own = read_grammar(options, context, reasoning) or grammar
-        sampling = replace(sampling, grammar=own.grammar, constraint=own.constraint)
+    sampling = with_grammar(sampling, options, context, rendered)
     wanted = read_request(options, sampling, generation)
     return ChatCall(
         chat_requests(wanted, context.vocab, request, rendered, options.get("n") or 1),
@@ -173,17 +172,6 @@ def _continuation(options: ChatOptions, messages: Sequence[Message], goes_on: bo
             "beginning of the reply; make them one, or pass continue_final_message=false"
         )
     return True
-
-
-def _check_grammar(options: ChatOptions, request: ChatRequest) -> None:
-    if "grammar" not in options:
-        return
-    if request.schema is not None:
-        raise ParameterError("grammar contradicts response_format: both say what a reply may be")
-    if request.uses_tools:
-        raise ParameterError(
-            'grammar contradicts tools: calls have a form of their own; pass tool_choice="none"'
-        )
 
 
 def _logprobs(options: ChatOptions, context: CallContext) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llama_py.dialects.openai.bodies import NOT_HERE
+from llama_py.dialects.known_fields import NOT_HERE
 from llama_py.options import CHAT, COMPLETION
 from llama_py.options.sampling import SamplingOptions
 from llama_py.server.config.settings import Settings
