@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llama_py.core.model import Model
 from llama_py.dialects.anthropic.messages import read_call
 from llama_py.dialects.failures import RequestError, failure_of
 from llama_py.dialects.known_fields import (
@@ -26,10 +28,14 @@ from llama_py.dialects.known_fields import (
 from llama_py.dialects.limits import TEMPLATE_KWARGS, RequestLimits
 from llama_py.dialects.llama_server.bodies import read_native
 from llama_py.dialects.openai.bodies import read_chat, read_completion
+from llama_py.dialects.openai.chat import parse_chat
 from llama_py.dialects.responses.parse import parse_responses
 from llama_py.engine.request import GenerationRequest
 from llama_py.errors import ParameterError
+from llama_py.params import ModelParams
+from tests.chat import families
 from tests.dialects.playing import Context
+from tests.models import tiny_model
 from tools import field_tables
 
 HERE = Path(__file__).parent
@@ -322,6 +328,50 @@ def test_other_variables_are_refused(context: Context, dialect: Dialect) -> None
     with pytest.raises(RequestError, match="template_kwargs") as caught:
         read(dialect, context, chat_template_kwargs={"mystery": 1})
     assert caught.value.failure.param == "chat_template_kwargs.mystery"
+
+
+#: The prompt's parts in each dialect, which has another name for texts and for the conversation.
+_PARTS = {
+    Dialect.CHAT: ("messages", "text"),
+    Dialect.RESPONSES: ("input", "input_text"),
+    Dialect.MESSAGES: ("messages", "text"),
+}
+
+
+@pytest.mark.parametrize("dialect", CHATS)
+def test_languages_within_a_text_part(context: Context, dialect: Dialect) -> None:
+    """TranslateGemma's own form. The last one counts, and what is said outside before that."""
+    name, kind = _PARTS[dialect]
+    first = {"type": kind, "text": "Hallo.", "source_lang_code": "de", "target_lang_code": "en"}
+    last = {"type": kind, "text": "Ja.", "target_lang_code": "fr-CA", "source_lang_code": None}
+    turns = [
+        {"role": "user", "content": [first]},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": [last]},
+    ]
+    read(dialect, context, **{name: turns})
+    assert context.asked is not None
+    assert context.asked.template_kwargs == {"source_lang_code": "de", "target_lang_code": "fr-CA"}
+    read(dialect, context, **{name: turns, "chat_template_kwargs": {"target_lang_code": "it"}})
+    assert context.asked.template_kwargs["target_lang_code"] == "it"
+    wrong = [{"role": "user", "content": [{**first, "source_lang_code": 5}]}]
+    with pytest.raises(ParameterError, match=rf"{name}\[0\]\.content\[0\]\.source_lang_code"):
+        read(dialect, context, **{name: wrong})
+
+
+def test_languages_within_a_text_part_in_process() -> None:
+    template = families.load("google-translategemma-4b-it")
+    part = {"type": "text", "text": "Hi.", "source_lang_code": "en", "target_lang_code": "it"}
+    with Model(tiny_model("full"), ModelParams(vocab_only=True)) as model:
+        context = Context(model.vocab, template)
+        prompt = parse_chat(context, [{"role": "user", "content": [part]}]).rendered.prompt
+    assert "a professional English (en) to Italian (it) translator" in prompt
+
+
+@pytest.mark.parametrize("dialect", GENERATING)
+def test_biases_as_pairs_in_every_dialect(context: Context, dialect: Dialect) -> None:
+    bias = read(dialect, context, logit_bias=[[5, -2.5], [6, False]]).sampling.logit_bias
+    assert bias == {5: -2.5, 6: -math.inf}
 
 
 def test_every_own_field_has_a_dialect() -> None:

@@ -29,8 +29,9 @@ from llama_py.dialects.fields import whole, whole_number
 from llama_py.dialects.known_fields import CHAT_OPTIONS, Dialect, ours
 from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.media_parts import render_results
+from llama_py.dialects.part_variables import part_variables
 from llama_py.dialects.requests import read_request
-from llama_py.dialects.sampling import read_generation, read_sampling
+from llama_py.dialects.sampling import read_generation, read_sampling, with_biases
 from llama_py.dialects.token_texts import as_bool
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import GenerationRequest, Record
@@ -66,7 +67,9 @@ def read_call(
     """
     given = ours(Dialect.MESSAGES, body, limits)
     with given.named():
-        return _call(context, given.fields, limits, model, session, request_id)
+        limits.check_biases(given.fields)
+        body = with_biases(context, given.fields)
+        return _call(context, body, limits, model, session, request_id)
 
 
 def _call(
@@ -135,6 +138,7 @@ def _chat_request(
     system = read_system(body.get("system"))
     if parallel is None:
         parallel = options.get("parallel_tool_calls")
+    variables = part_variables(body.get("messages"))
     effort = _output_config(body).get("effort")
     budget = options.get("reasoning_budget") if thinking.budget is None else thinking.budget
     enabled = options.get("enable_thinking") if thinking.enabled is None else thinking.enabled
@@ -145,7 +149,7 @@ def _chat_request(
         parallel_tool_calls=parallel,
         json_calls=options.get("json_calls"),
         schema=_schema(body),
-        template_kwargs=options.get("chat_template_kwargs") or {},
+        template_kwargs={**variables, **(options.get("chat_template_kwargs") or {})},
         enable_thinking=False if budget == 0 else enabled,
         reasoning_effort=_EFFORTS.get(effort)
         if isinstance(effort, str)

@@ -9,7 +9,7 @@ from typing import Any
 from llama_py.chat.constraints import CompiledGrammar, LlamaGrammar, compile_schema
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.fields import whole, whole_number
-from llama_py.dialects.sampling import read_sampling
+from llama_py.dialects.sampling import read_biases, read_sampling
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import COMPLETION
 from llama_py.options.checks import check_number
@@ -118,37 +118,9 @@ def read_native_sampling(context: CallContext, body: Mapping[str, Any]) -> Sampl
         known = [sampler_name(name) for name in names]
         options["samplers"] = [name for name in known if name in SAMPLER_NAMES]
     if body.get("logit_bias") is not None:
-        options["logit_bias"] = _biases(context, body["logit_bias"])
+        options["logit_bias"] = read_biases(context, body["logit_bias"])
     read = COMPLETION.read(options)
     return read_sampling(COMPLETION, read, context, _grammar(context, body))
-
-
-def _biases(context: CallContext, value: Any) -> dict[int, float]:
-    """A list of pairs, or an object; a text stands for each of its tokens."""
-    pairs = list(value.items()) if isinstance(value, Mapping) else value
-    if not isinstance(pairs, list):
-        raise ParameterTypeError(f"logit_bias must be a list of pairs, not {shown(value)}")
-    biases: dict[int, float] = {}
-    for pair in pairs:
-        if isinstance(pair, Mapping):  # as ``generation_settings`` shows it
-            pair = [pair.get("token"), pair.get("bias")]
-        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
-            raise ParameterTypeError(f"logit_bias: {shown(pair)} is no pair of a token and a bias")
-        bias = -math.inf
-        if pair[1] is not False and pair[1] is not None:
-            check_number("logit_bias: bias", pair[1])
-            bias = float(pair[1])
-        token = pair[0]
-        if isinstance(value, Mapping) and isinstance(token, str):  # JSON has no other keys
-            number = token.removeprefix("-").isdecimal()
-            token = int(token[:20]) if number else token  # more digits are too many, too
-        if isinstance(token, str):
-            tokens = context.vocab.tokenize(token, add_special=False)
-        else:
-            check_number("logit_bias: token", token, 0, context.vocab.n_tokens - 1, integer=True)
-            tokens = [int(token)]
-        biases |= dict.fromkeys(tokens, bias)
-    return biases
 
 
 def _grammar(context: CallContext, body: Mapping[str, Any]) -> CompiledGrammar | None:
@@ -183,7 +155,7 @@ def described(
     out["dry_sequence_breakers"] = list(sampling.dry_sequence_breakers)
     most = -1 if generation.max_tokens is None else generation.max_tokens
     forbidden = dict.fromkeys(ends if generation.ignore_eos else (), -math.inf)
-    # JSON has no infinity. llama-server says null, which ``_biases`` reads.
+    # JSON has no infinity. llama-server says null, which ``read_biases`` reads.
     biases = [
         {"token": token, "bias": bias if math.isfinite(bias) else None}
         for token, bias in {**forbidden, **sampling.logit_bias}.items()

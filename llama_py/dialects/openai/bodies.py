@@ -21,6 +21,7 @@ from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.openai.chat import ChatCall, parse_chat
 from llama_py.dialects.openai.completions import CompletionCall, parse_completion
 from llama_py.dialects.openai.wire import ChatWireReply, CompletionWireReply
+from llama_py.dialects.sampling import with_biases
 from llama_py.dialects.token_texts import as_bool
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import Record
@@ -60,7 +61,7 @@ def read_chat(
     given = ours(Dialect.CHAT, body, limits)
     messages = _required(body, "messages")
     with placed(body), given.named():
-        options = _options(CHAT, given.fields, limits, session)
+        options = _options(CHAT, with_biases(context, given.fields), limits, session)
         _choose_tools(options)
         call = parse_chat(
             context,
@@ -86,7 +87,7 @@ def read_completion(
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
         limits.check_length(body, "prompt", limits.max_prompts)
     with placed(body), given.named():
-        options = _options(COMPLETION, given.fields, limits, session)
+        options = _options(COMPLETION, with_biases(context, given.fields), limits, session)
         _choose_schema(options, given.fields.get("json_schema"))
         call = parse_completion(context, prompt, stream=body.get("stream"), **options)
     return _wire_call(call, CompletionWireReply, body, model)

@@ -29,6 +29,7 @@ from llama_py.dialects.openai.messages import (
     read_tool_choice,
     read_tools,
 )
+from llama_py.dialects.part_variables import part_variables
 from llama_py.dialects.requests import read_request
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.engine.request import GenerationRequest, Record
@@ -145,7 +146,7 @@ def _chat_request(
         parallel_tool_calls=parallel,
         json_calls=options.get("json_calls"),
         schema=read_response_format(options.get("response_format")),
-        template_kwargs=options.get("chat_template_kwargs") or {},
+        template_kwargs={**part_variables(given), **(options.get("chat_template_kwargs") or {})},
         enable_thinking=False if budget == 0 else options.get("enable_thinking"),
         reasoning_effort=options.get("reasoning_effort"),
         reasoning_budget=budget,

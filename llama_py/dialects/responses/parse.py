@@ -21,6 +21,7 @@ from llama_py.dialects.fields import Fields, missing, whole, wrong_type, wrong_v
 from llama_py.dialects.known_fields import CHAT_OPTIONS, Dialect, ours
 from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.media_parts import render_results
+from llama_py.dialects.part_variables import part_variables
 from llama_py.dialects.requests import read_request
 from llama_py.dialects.responses.encode import AskedResponse, ResponsesReply
 from llama_py.dialects.responses.items import (
@@ -33,7 +34,7 @@ from llama_py.dialects.responses.items import (
 from llama_py.dialects.responses.output import new_id
 from llama_py.dialects.responses.repeated import repeated_fields
 from llama_py.dialects.responses.tools import Tools, read_choice
-from llama_py.dialects.sampling import read_generation, read_sampling
+from llama_py.dialects.sampling import read_generation, read_sampling, with_biases
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.errors import shown
@@ -101,7 +102,9 @@ def parse_responses(
     """
     given = ours(Dialect.RESPONSES, body, limits)
     with given.named():
-        return _call(context, Fields(given.fields), limits, model, session, history, truncate)
+        limits.check_biases(given.fields)
+        fields = Fields(with_biases(context, given.fields))
+        return _call(context, fields, limits, model, session, history, truncate)
 
 
 def _call(
@@ -120,7 +123,8 @@ def _call(
     items, senses = [*earlier.items, *new], Senses(context.sees, context.hears)
     messages = _messages(fields, items, len(earlier.items), tools, limits, senses)
     options = _options(fields, limits)
-    request = _chat_request(fields, options, messages, tools)
+    variables = part_variables(items, "input")
+    request = _chat_request(fields, options, messages, tools, variables)
     check_grammar(options, request, context)
     wanted = _wanted(fields, options, context, limits, session)
     repeated = repeated_fields(fields, model, wanted.sampling, request.reasoning_effort)
@@ -253,7 +257,11 @@ def _messages(
 
 
 def _chat_request(
-    fields: Fields, options: ChatOptions, messages: Sequence[Message], tools: Tools
+    fields: Fields,
+    options: ChatOptions,
+    messages: Sequence[Message],
+    tools: Tools,
+    variables: Mapping[str, Any],
 ) -> ChatRequest:
     budget = options.get("reasoning_budget")
     return ChatRequest(
@@ -263,7 +271,7 @@ def _chat_request(
         parallel_tool_calls=options.get("parallel_tool_calls"),
         json_calls=options.get("json_calls"),
         schema=_schema(fields),
-        template_kwargs=options.get("chat_template_kwargs") or {},
+        template_kwargs={**variables, **(options.get("chat_template_kwargs") or {})},
         enable_thinking=False if budget == 0 else options.get("enable_thinking"),
         reasoning_effort=_effort(fields) or options.get("reasoning_effort"),
         reasoning_budget=budget,
