@@ -187,7 +187,10 @@ class PromptOptions(TypedDict, total=False):
     parallel_tool_calls: Annotated[
         bool | None,
         WithoutDefault("what the template supports"),
-        Doc("Whether a reply may have several calls."),
+        Doc(
+            "Whether a reply may have several calls; a named tool is called once, unless this is "
+            "True."
+        ),
     ]
     json_calls: Annotated[
         bool | None,

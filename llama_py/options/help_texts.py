@@ -323,7 +323,7 @@ Options:
         "allowed_tools": {"mode": …, "tools": […]}}: only those may be called, and the prompt
         stays as it is with all of them.
     parallel_tool_calls (boolean; default: what the template supports): Whether a reply may have
-        several calls.
+        several calls; a named tool is called once, unless this is True.
     json_calls (boolean; default: that of the model): A reply that as a whole is a call in plain
         JSON becomes that call (more).
     functions (list): The form of tools before 2024.
