@@ -22,7 +22,14 @@ from llama_py.params import GenerationParams, SamplingParams
 if TYPE_CHECKING:
     from llama_py.chat.constraints import CompiledGrammar
 
-__all__ = ["model_defaults", "read_biases", "read_generation", "read_sampling", "with_biases"]
+__all__ = [
+    "model_defaults",
+    "most_tokens",
+    "read_biases",
+    "read_generation",
+    "read_sampling",
+    "with_biases",
+]
 
 logger = logging.getLogger("llama_py")
 
@@ -191,6 +198,17 @@ def with_biases(context: CallContext, fields: Mapping[str, Any]) -> Mapping[str,
 
 
 # ---- GenerationParams ------------------------------------------------------------------------
+
+
+def most_tokens(value: int | None, *, zero_counts: bool) -> int | None:
+    """``max_tokens`` of a call; None is as many as there is room for, as less than 0 is.
+
+    Args:
+        zero_counts: 0 is no token; otherwise it is no limit, as for llama-cpp-python.
+    """
+    if value == 0 and zero_counts:
+        return 0
+    return value if value is not None and value > 0 else None
 
 
 def read_generation(

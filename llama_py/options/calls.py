@@ -56,7 +56,7 @@ class ReplyOptions(SamplingOptions, CriteriaOptions, total=False):
         Flag("-n", "--max-tokens", metavar="N"),
         Doc(
             "Most tokens to generate. None, 0 and less are as many as the context has room for; "
-            "with `echo`, 0 is none."
+            "with `echo`, and in the server, 0 is none."
         ),
     ]
     stop: Annotated[

@@ -207,7 +207,7 @@ Options:
     stopping_criteria (function or list): Functions of (tokens, logits), called after every
         token; True ends the reply.
     max_tokens (integer; default: 16): Most tokens to generate. None, 0 and less are as many as
-        the context has room for; with echo, 0 is none.
+        the context has room for; with echo, and in the server, 0 is none.
     stop (text or list): Texts that end the reply, and are no part of it; the earliest one
         counts.
     stop_token_ids (list): Tokens that end the reply, beside the vocabulary's own.
@@ -301,7 +301,7 @@ Options:
     stopping_criteria (function or list): Functions of (tokens, logits), called after every
         token; True ends the reply.
     max_tokens (integer): Most tokens to generate. None, 0 and less are as many as the context
-        has room for; with echo, 0 is none.
+        has room for; with echo, and in the server, 0 is none.
     stop (text or list): Texts that end the reply, and are no part of it; the earliest one
         counts.
     stop_token_ids (list): Tokens that end the reply, beside the vocabulary's own.

@@ -69,6 +69,7 @@ def read_chat(
             stream=body.get("stream"),
             lenient_tools=not limits.strict,
             goes_on=True,
+            zero_counts=True,
             **options,
         )
     return _wire_call(call, ChatWireReply, body, model)
@@ -89,7 +90,9 @@ def read_completion(
     with placed(body), given.named():
         options = _options(COMPLETION, with_biases(context, given.fields), limits, session)
         _choose_schema(options, given.fields.get("json_schema"))
-        call = parse_completion(context, prompt, stream=body.get("stream"), **options)
+        call = parse_completion(
+            context, prompt, stream=body.get("stream"), zero_counts=True, **options
+        )
     return _wire_call(call, CompletionWireReply, body, model)
 
 
@@ -176,6 +179,7 @@ def _choose_tools(options: dict[str, Any]) -> None:
     tools = options.get("tools")
     choice: Any = options.get("tool_choice")
     if isinstance(tools, list):
+        _refuse_custom(tools)
         options["tools"] = [tool for tool in tools if _is_function(tool)]
         if tools and not options["tools"] and isinstance(choice, str):
             del options["tool_choice"]
@@ -189,6 +193,17 @@ def _choose_tools(options: dict[str, Any]) -> None:
     if isinstance(allowed, dict) and isinstance(allowed.get("tools"), list):
         functions = [tool for tool in allowed["tools"] if _is_function(tool)]
         options["tool_choice"] = {**choice, "allowed_tools": {**allowed, "tools": functions}}
+
+
+def _refuse_custom(tools: Sequence[Any]) -> None:
+    """Those that the client runs, and whose input is free text: there is no form for that here."""
+    for i, tool in enumerate(tools):
+        if isinstance(tool, dict) and tool.get("type") == "custom":
+            message = (
+                f"tools[{i}] is a custom tool, which only /v1/responses has; make it a function "
+                "with one parameter that is a string"
+            )
+            raise RequestError(Kind.NOT_IMPLEMENTED, message, f"tools[{i}]")
 
 
 def _is_function(tool: Any) -> bool:

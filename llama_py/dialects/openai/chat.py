@@ -31,7 +31,7 @@ from llama_py.dialects.openai.messages import (
 )
 from llama_py.dialects.part_variables import part_variables
 from llama_py.dialects.requests import read_request
-from llama_py.dialects.sampling import read_generation, read_sampling
+from llama_py.dialects.sampling import most_tokens, read_generation, read_sampling
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.errors import ParameterError
 from llama_py.options import CHAT, ChatOptions
@@ -85,6 +85,7 @@ def parse_chat(
     stream: bool | None = False,
     lenient_tools: bool = False,
     goes_on: bool = False,
+    zero_counts: bool = False,
     **given: Unpack[ChatOptions],
 ) -> ChatCall:
     """Check the arguments of ``create_chat_completion`` and render the conversation.
@@ -96,6 +97,7 @@ def parse_chat(
         lenient_tools: what of a tool's schema cannot be enforced is no error; see ``enforceable``.
         goes_on: an assistant message at the end is the beginning of the reply, unless
             ``continue_final_message`` says something else.
+        zero_counts: a ``max_tokens`` of 0 is a reply without tokens, and not one without a limit.
 
     Raises:
         ParameterError: an argument is wrong; the message names it and what is allowed.
@@ -106,10 +108,8 @@ def parse_chat(
     request = _chat_request(options, messages, lenient_tools, goes_on)
     check_grammar(options, request, context)
     logprobs = _logprobs(options, context)
-    max_tokens = options.get("max_tokens") or 0
-    generation = read_generation(
-        options, context, max_tokens=max_tokens if max_tokens > 0 else None, logprobs=logprobs
-    )
+    most = most_tokens(options.get("max_tokens"), zero_counts=zero_counts)
+    generation = read_generation(options, context, max_tokens=most, logprobs=logprobs)
     sampling = read_sampling(CHAT, options, context)
     render = partial(render_results, render=context.render_chat)
     rendered = render_leniently(request, render) if lenient_tools else render(request)
