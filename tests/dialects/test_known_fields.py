@@ -229,6 +229,7 @@ def test_no_limit_is_no_limit(context: Context) -> None:
             "output_format contradicts json_schema",
         ),
         (Dialect.COMPLETION, {"json_schema": SCHEMA, "grammar": "x"}, "contradicts grammar"),
+        (Dialect.NATIVE, {"json_schema": SCHEMA, "grammar": "x"}, "contradicts grammar"),
         (Dialect.RESPONSES, {"json_schema": SCHEMA, "ebnf": 'root ::= "z"'}, "contradicts"),
     ],
 )

@@ -124,9 +124,11 @@ def read_native_sampling(context: CallContext, body: Mapping[str, Any]) -> Sampl
 
 
 def _grammar(context: CallContext, body: Mapping[str, Any]) -> CompiledGrammar | None:
-    """``grammar`` counts before ``json_schema``; an empty schema is any object."""
+    """What the reply may be; an empty schema is any object."""
     text, schema = body.get("grammar"), body.get("json_schema")
     if text:
+        if schema is not None:
+            raise ParameterError("json_schema contradicts grammar: both say what a reply may be")
         if not isinstance(text, str):
             raise ParameterTypeError(f"grammar must be GBNF text, not {shown(text)}")
         return LlamaGrammar.from_string(text).compile(context.vocab)

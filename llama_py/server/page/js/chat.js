@@ -280,10 +280,10 @@ export class Chat {
     return true;
   }
 
-  async #firstThatFits(conversation, path, { tokens, limit, atLeast } = {}, less) {
+  async #firstThatFits(conversation, path, { tokens, limit, isBound } = {}, less) {
     const holds = limit ?? this.#choice().limit ?? 2048;
     const seen = path.slice(conversation.firstSeenIn(path));
-    const known = { path: seen, tokens: tokens ?? holds, atLeast };
+    const known = { path: seen, tokens: tokens ?? holds, isBound };
     const count = counter(this.#api, conversation, known, await this.#choiceFor(path));
     return chooseFirst(conversation, path, holds, count, less);
   }

@@ -61,7 +61,7 @@ const MANY = 0.5;
  */
 export function counter(api, conversation, known, choice) {
   const found = known.tokens / Math.max(1, lengthOf(known.path));
-  const perCharacter = known.atLeast ? Math.max(found, MANY) : found;
+  const perCharacter = known.isBound ? Math.max(found, MANY) : found;
   let asks = true;
   return async (path) => {
     if (asks) {
