@@ -50,7 +50,8 @@ class ChatRequest:
         messages: the conversation.
         tools: what the model may call.
         tool_choice: whether it may, or has to.
-        parallel_tool_calls: allow several calls in a reply; None means if the template supports it.
+        parallel_tool_calls: allow several calls in a reply; None means if the template supports it,
+            and that a named tool is called once: it is made False then.
         json_calls: a reply that as a whole is a call in plain JSON is that call (``plain_calls``);
             None is the default of the model that was loaded.
         schema: the JSON schema that the reply has to follow, or None.
@@ -131,6 +132,8 @@ class ChatRequest:
             raise ParameterError(f"tool_choice allows {shown(unknown)}, which is no tool")
         if choice.mode == "required" and not names:
             raise ParameterError('tool_choice is "required", but there are no tools')
+        if choice.mode == "named" and self.parallel_tool_calls is None:
+            object.__setattr__(self, "parallel_tool_calls", False)
 
     def _check_options(self) -> None:
         variables: Any = self.template_kwargs

@@ -7,6 +7,7 @@ from typing import Any
 
 from llama_py._native import ggml_h, llama_h
 from llama_py.core import logs, rpc
+from llama_py.core.host.machine import memory_bytes, system_left
 
 __all__ = ["devices", "local_devices", "start", "system_info", "takes_tensor"]
 
@@ -37,10 +38,15 @@ def devices(names: Collection[str] | None = None) -> list[dict[str, Any]]:
 
 
 def local_devices() -> list[dict[str, Any]]:
-    """Those of this machine."""
+    """Those of this machine. What the CPU has free is what the system can give."""
     logs.install()
     count = ggml_h.ggml_backend_dev_count()
-    return [_device(ggml_h.ggml_backend_dev_get(index)) for index in range(count)]
+    found = [_device(ggml_h.ggml_backend_dev_get(index)) for index in range(count)]
+    for device in found:
+        if device["kind"] == "cpu":  # ggml says that all of the machine's memory is free
+            device["total_bytes"] = min(device["total_bytes"], memory_bytes())
+            device["free_bytes"] = min(device["total_bytes"], system_left())
+    return found
 
 
 def takes_tensor(name: str, nbytes: int) -> bool:

@@ -7,20 +7,58 @@ from dataclasses import replace
 
 from llama_py.chat.conversation import Message, ToolCall
 from llama_py.chat.messages import ChatRequest
+from llama_py.chat.reasoning import reasoning_of
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.budget import budget_for
-from llama_py.dialects.requests import requests_of
+from llama_py.dialects.context import CallContext
+from llama_py.dialects.requests import read_grammar, requests_of
 from llama_py.engine.media import PlacedMedium
 from llama_py.engine.request import GenerationRequest, Prompt
+from llama_py.errors import ParameterError
+from llama_py.options import ChatOptions
+from llama_py.params import SamplingParams
 
-__all__ = ["byte_ranges", "chat_prompt", "chat_requests", "is_opening"]
+__all__ = [
+    "byte_ranges",
+    "chat_prompt",
+    "chat_requests",
+    "check_grammar",
+    "is_opening",
+    "with_grammar",
+]
 
 
 def is_opening(messages: Sequence[Message]) -> bool:
     """Whether the last message is the beginning of the reply: said by the assistant, no call."""
     last = messages[-1] if messages else Message("user", ())
     return last.role == "assistant" and not any(isinstance(part, ToolCall) for part in last.parts)
+
+
+def check_grammar(options: ChatOptions, request: ChatRequest, context: CallContext) -> None:
+    """Raise if the grammar of a call is none, or something else says what a reply may be as well.
+
+    Before the conversation is rendered, which may take time.
+    """
+    if read_grammar(options, context) is None:
+        return
+    if request.schema is not None:
+        raise ParameterError("grammar contradicts response_format: both say what a reply may be")
+    if request.uses_tools:
+        raise ParameterError(
+            'grammar contradicts tools: calls have a form of their own; pass tool_choice="none"'
+        )
+
+
+def with_grammar(
+    sampling: SamplingParams, options: ChatOptions, context: CallContext, rendered: RenderedChat
+) -> SamplingParams:
+    """The sampling parameters with the grammar of a call, which is for what follows reasoning."""
+    reasoning = reasoning_of(rendered)
+    grammar = read_grammar(options, context, reasoning if reasoning.possible else None)
+    if grammar is None:
+        return sampling
+    return replace(sampling, grammar=grammar.grammar, constraint=grammar.constraint)
 
 
 def chat_requests(

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.failures import Kind, RequestError, failure_of
 from llama_py.dialects.fields import Fields, as_text, wrong_type, wrong_value
+from llama_py.dialects.known_fields import Dialect, ours
 from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.media_parts import MEDIA_PARTS, marked_parts, read_marked_prompt
-from llama_py.dialects.openai.bodies import note_unknown
 from llama_py.dialects.token_texts import mixed_tokens
 from llama_py.dialects.wire_json import json_bytes, vector_bytes
 from llama_py.embeddings.inputs import is_single
@@ -28,10 +28,6 @@ __all__ = ["EmbeddingBody", "encode_native", "encode_openai", "naming", "read_em
 
 Vectors = NDArray[np.float32]
 
-_KNOWN = frozenset(
-    {"input", "content", "model", "encoding_format", "dimensions", "normalize", "truncate", "user"}
-    | {"embd_normalize"}
-)
 #: What llama-server's ``embd_normalize`` may be: none, or of length 1.
 _NORMS = {-1: False, 2: True}
 
@@ -67,8 +63,7 @@ def read_embedding(
     Raises:
         RequestError: it cannot be answered.
     """
-    note_unknown([name for name in body if name not in _KNOWN], limits)
-    fields = Fields(body)
+    fields = Fields(ours(Dialect.EMBEDDINGS, body, limits).fields)
     name = "content" if "content" in fields and "input" not in fields else "input"
     inputs = _inputs(fields.get(name), name, limits, vocab)
     encoding = fields.text("encoding_format") or "float"

@@ -197,7 +197,7 @@ def failure_of(error: BaseException) -> Failure:
 def _overflow(error: ContextOverflowError) -> Failure:
     """In the words by which every known client sees that the conversation has become too long."""
     count, fits = error.prompt_tokens, error.fits
-    details = {"n_prompt_tokens": count, "n_ctx": error.limit}
+    details: dict[str, Any] = {"n_prompt_tokens": count, "n_ctx": error.limit}
     if isinstance(error, InputTooLongError):
         place = f"{error.name}[{error.index}]"
         message = f"{place} is too long: {count} tokens > {fits} maximum; shorten it, or truncate"
@@ -208,6 +208,7 @@ def _overflow(error: ContextOverflowError) -> Failure:
     )
     if error.at_least:  # behind the words that clients look for
         message += f"; it has at least {count} tokens, and was not counted further"
+        details["at_least"] = True
     return Failure(Kind.OVERFLOW, message, details=details)
 
 

@@ -11,8 +11,8 @@ from llama_py.quick_dataclass import dataclass
 
 __all__ = ["TEMPLATE_KWARGS", "RequestLimits"]
 
-#: What templates are known to read beside messages and tools. Other names are not passed on: a
-#: template may use any variable for anything.
+#: What templates are known to read beside messages and tools. Other names are refused: a template
+#: may use any variable for anything.
 TEMPLATE_KWARGS = frozenset(
     {
         "add_vision_id",
@@ -30,8 +30,12 @@ TEMPLATE_KWARGS = frozenset(
         "model_identity",
         "preserve_thinking",
         "reasoning_effort",
+        "source_lang_code",
+        "target_lang_code",
         "thinking",
         "thinking_budget",
+        "tool_call_format",
+        "tool_presentation_format",
         "tools_in_user_message",
         "truncate_history_thinking",
         "xml_tools",
@@ -106,6 +110,20 @@ class RequestLimits:
         if _larger(tools, MAX_TOOL_CHARACTERS):
             message = f"{name} has more than the {MAX_TOOL_CHARACTERS} characters allowed here"
             raise RequestError(Kind.INVALID_VALUE, message, name)
+
+    def check_variables(self, body: Mapping[str, Any]) -> None:
+        """Refuse variables that a request may not give to a template."""
+        given = body.get("chat_template_kwargs")
+        if not isinstance(given, Mapping):
+            return  # whoever reads it says so
+        unknown = next((name for name in given if name not in self.template_kwargs), None)
+        if unknown is not None:
+            place = f"chat_template_kwargs.{unknown}"
+            message = (
+                f"{shown(place, 200)} is not passed on to templates; leave it out, or list it in "
+                "the server's setting template_kwargs"
+            )
+            raise RequestError(Kind.UNKNOWN_PARAMETER, message, place)
 
     def check_biases(self, body: Mapping[str, Any]) -> None:
         """Refuse more biases than a sampler is meant to add to each token."""

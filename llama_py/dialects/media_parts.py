@@ -69,7 +69,7 @@ class PlacedAudio(AudioPart):
 
 def is_picture_url(url: str) -> bool:
     """Whether it is a data URL that says that it holds a picture, of whatever format."""
-    return url[:11].lower() == "data:image/"
+    return url.strip()[:11].lower() == "data:image/"
 
 
 def read_media_part(part: Mapping[str, Any], kind: str, where: str) -> ImagePart | AudioPart:

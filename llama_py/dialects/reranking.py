@@ -7,16 +7,11 @@ from typing import Any, Protocol
 
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import Fields, as_text, wrong_type, wrong_value
+from llama_py.dialects.known_fields import Dialect, ours
 from llama_py.dialects.limits import RequestLimits
-from llama_py.dialects.openai.bodies import note_unknown
 from llama_py.quick_dataclass import dataclass
 
 __all__ = ["RerankBody", "encode_ranking", "read_rerank"]
-
-_KNOWN = frozenset(
-    {"query", "documents", "texts", "model", "top_n", "return_documents", "normalize", "truncate"}
-    | {"raw_scores", "return_text", "truncation_direction", "max_tokens_per_doc", "user"}
-)
 
 
 class RankedDocument(Protocol):
@@ -55,8 +50,7 @@ def read_rerank(body: Mapping[str, Any], limits: RequestLimits) -> RerankBody:
     Raises:
         RequestError: it cannot be answered.
     """
-    note_unknown([name for name in body if name not in _KNOWN], limits)
-    fields = Fields(body)
+    fields = Fields(ours(Dialect.RERANK, body, limits).fields)
     tei = "texts" in fields and "documents" not in fields
     query = fields.needed_text("query")
     documents = _documents(fields.get("texts" if tei else "documents"), tei, limits)

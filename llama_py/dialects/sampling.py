@@ -6,14 +6,14 @@ import logging
 import math
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_py.dialects.context import CallContext
-from llama_py.errors import ParameterError
+from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import ReplyOptions, SamplingOptions, Table
 from llama_py.options.checks import check_number
 from llama_py.options.values import SAMPLER_NAMES, sampler_name
@@ -22,12 +22,19 @@ from llama_py.params import GenerationParams, SamplingParams
 if TYPE_CHECKING:
     from llama_py.chat.constraints import CompiledGrammar
 
-__all__ = ["model_defaults", "read_generation", "read_sampling"]
+__all__ = [
+    "model_defaults",
+    "most_tokens",
+    "read_biases",
+    "read_generation",
+    "read_sampling",
+    "with_biases",
+]
 
 logger = logging.getLogger("llama_py")
 
-#: Option -> field of ``SamplingParams``.
-_FIELDS = {each.name: each.name for each in fields(SamplingParams)} | {
+#: Option -> field of ``SamplingParams``; a grammar is compiled first.
+_FIELDS = {each.name: each.name for each in fields(SamplingParams) if each.name != "grammar"} | {
     "mirostat_mode": "mirostat",
     "logits_processor": "logits_processors",
 }
@@ -145,7 +152,63 @@ def _level_of_the_caller() -> int:
     return level
 
 
+def read_biases(context: CallContext, value: Any) -> dict[int, float]:
+    """``logit_bias`` as llama-server has it: a list of pairs, or an object.
+
+    A text stands for each of its tokens.
+
+    Raises:
+        ParameterError: it is neither, or a token is outside of the vocabulary.
+    """
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
+    if not isinstance(pairs, list):
+        raise ParameterTypeError(f"logit_bias must be a list of pairs, not {shown(value)}")
+    biases: dict[int, float] = {}
+    for pair in pairs:
+        if isinstance(pair, Mapping):  # as ``generation_settings`` shows it
+            pair = [pair.get("token"), pair.get("bias")]
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+            raise ParameterTypeError(f"logit_bias: {shown(pair)} is no pair of a token and a bias")
+        bias = -math.inf
+        if pair[1] is not False and pair[1] is not None:
+            check_number("logit_bias: bias", pair[1])
+            bias = float(pair[1])
+        token = pair[0]
+        if isinstance(value, Mapping) and isinstance(token, str):  # JSON has no other keys
+            number = token.removeprefix("-").isdecimal()
+            token = int(token[:20]) if number else token  # more digits are too many, too
+        if isinstance(token, str):
+            tokens = context.vocab.tokenize(token, add_special=False)
+        else:
+            check_number("logit_bias: token", token, 0, context.vocab.n_tokens - 1, integer=True)
+            tokens = [int(token)]
+        biases |= dict.fromkeys(tokens, bias)
+    return biases
+
+
+def with_biases(context: CallContext, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Fields of a body in which ``logit_bias``, if it is a list, is the object that it stands for.
+
+    Raises:
+        ParameterError: see ``read_biases``.
+    """
+    if not isinstance(fields.get("logit_bias"), list):
+        return fields
+    return {**fields, "logit_bias": read_biases(context, fields["logit_bias"])}
+
+
 # ---- GenerationParams ------------------------------------------------------------------------
+
+
+def most_tokens(value: int | None, *, zero_counts: bool) -> int | None:
+    """``max_tokens`` of a call; None is as many as there is room for, as less than 0 is.
+
+    Args:
+        zero_counts: 0 is no token; otherwise it is no limit, as for llama-cpp-python.
+    """
+    if value == 0 and zero_counts:
+        return 0
+    return value if value is not None and value > 0 else None
 
 
 def read_generation(

@@ -28,20 +28,23 @@ if TYPE_CHECKING:
 
 __all__ = ["decode_base64", "read_url"]
 
-_DATA = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.DOTALL)
+_DATA = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.DOTALL | re.IGNORECASE)
+#: The alphabet for addresses and file names to the usual one.
+_PLAIN = str.maketrans("-_", "+/")
 #: Addresses of IPv6 that end in one of IPv4.
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 def decode_base64(text: str, where: str) -> bytes:
-    """The bytes of base64, with or without white space.
+    """The bytes of base64, with or without white space and padding, of either alphabet.
 
     Raises:
         MediaError: it is none.
     """
+    plain = "".join(text.split()).translate(_PLAIN).rstrip("=")
     try:
-        return base64.b64decode("".join(text.split()), validate=True)
+        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
     except (binascii.Error, ValueError) as error:
         raise MediaError(f"{where} is no base64: {error}") from None
 
@@ -52,7 +55,8 @@ def read_url(url: str, where: str, limits: MediaLimits) -> bytes:
     Raises:
         MediaError: it cannot be read, or may not be.
     """
-    if url.startswith("data:"):
+    url = url.strip()
+    if url[:5].lower() == "data:":
         head = _DATA.match(url)
         if head is None:
             raise MediaError(f"{where} is no data URL: data:image/png;base64,... is expected")

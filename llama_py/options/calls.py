@@ -56,7 +56,7 @@ class ReplyOptions(SamplingOptions, CriteriaOptions, total=False):
         Flag("-n", "--max-tokens", metavar="N"),
         Doc(
             "Most tokens to generate. None, 0 and less are as many as the context has room for; "
-            "with `echo`, 0 is none."
+            "with `echo`, and in the server, 0 is none."
         ),
     ]
     stop: Annotated[
@@ -187,7 +187,10 @@ class PromptOptions(TypedDict, total=False):
     parallel_tool_calls: Annotated[
         bool | None,
         WithoutDefault("what the template supports"),
-        Doc("Whether a reply may have several calls."),
+        Doc(
+            "Whether a reply may have several calls; a named tool is called once, unless this is "
+            "True."
+        ),
     ]
     json_calls: Annotated[
         bool | None,

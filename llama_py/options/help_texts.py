@@ -213,7 +213,7 @@ Options:
     stopping_criteria (function or list): Functions of (tokens, logits), called after every
         token; True ends the reply.
     max_tokens (integer; default: 16): Most tokens to generate. None, 0 and less are as many as
-        the context has room for; with echo, 0 is none.
+        the context has room for; with echo, and in the server, 0 is none.
     stop (text or list): Texts that end the reply, and are no part of it; the earliest one
         counts.
     stop_token_ids (list): Tokens that end the reply, beside the vocabulary's own.
@@ -307,7 +307,7 @@ Options:
     stopping_criteria (function or list): Functions of (tokens, logits), called after every
         token; True ends the reply.
     max_tokens (integer): Most tokens to generate. None, 0 and less are as many as the context
-        has room for; with echo, 0 is none.
+        has room for; with echo, and in the server, 0 is none.
     stop (text or list): Texts that end the reply, and are no part of it; the earliest one
         counts.
     stop_token_ids (list): Tokens that end the reply, beside the vocabulary's own.
@@ -329,7 +329,7 @@ Options:
         "allowed_tools": {"mode": …, "tools": […]}}: only those may be called, and the prompt
         stays as it is with all of them.
     parallel_tool_calls (boolean; default: what the template supports): Whether a reply may have
-        several calls.
+        several calls; a named tool is called once, unless this is True.
     json_calls (boolean; default: that of the model): A reply that as a whole is a call in plain
         JSON becomes that call (more).
     functions (list): The form of tools before 2024.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from llama_py.core import backend
 from llama_py.core.host.machine import available_bytes, memory_bytes, usable_cores
 
 
@@ -182,3 +183,11 @@ def test_memory_that_can_still_be_taken(tmp_path: Path, name: str) -> None:
 
 def test_this_machine_has_some_memory_left() -> None:
     assert 0 < available_bytes() <= memory_bytes()
+
+
+def test_what_a_cpu_has_free_is_what_the_system_can_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ggml says that all memory of the machine is free."""
+    monkeypatch.setattr(backend, "system_left", lambda: 5 << 20)
+    monkeypatch.setattr(backend, "memory_bytes", lambda: 9 << 20)
+    (cpu,) = (each for each in backend.devices() if each["kind"] == "cpu")
+    assert (cpu["free_bytes"], cpu["total_bytes"]) == (5 << 20, 9 << 20)

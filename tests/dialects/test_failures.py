@@ -135,6 +135,17 @@ def test_the_words_of_an_overflow() -> None:
     assert openai_error(failure_of(ContextOverflowError(9, 4)), overflow_status=400)[0] == 400
 
 
+def test_a_bound_says_that_it_is_one() -> None:
+    """A prompt that is much too long is not counted; clients must not take the bound for exact."""
+    error = ContextOverflowError(3414, 2048, at_least=True)
+    _, body, _ = openai_error(failure_of(error))
+    assert body["error"]["at_least"] is True
+    assert "it has at least 3414 tokens" in body["error"]["message"]
+    assert (
+        "it has at least 3414 tokens" in anthropic_error(failure_of(error))[1]["error"]["message"]
+    )
+
+
 def test_when_to_try_again() -> None:
     _, _, headers = openai_error(failure_of(QueueFullError("x")))
     assert headers == {"Retry-After": "1"}

@@ -154,7 +154,8 @@ def test_a_schema_or_rules(context: Context) -> None:
     assert constrains(json_schema=schema)
     assert constrains(json_schema={})
     assert not constrains(grammar="")
-    rules = read(context, grammar='root ::= "yes"', json_schema=schema).requests[0].sampling
+    assert constrains(grammar="", json_schema=schema)
+    rules = read(context, grammar='root ::= "yes"', json_schema=None).requests[0].sampling
     assert rules.grammar is not None
     assert rules.grammar.gbnf == 'root ::= "yes"'
     assert rules.constraint is None

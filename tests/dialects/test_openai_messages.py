@@ -133,6 +133,32 @@ def test_null_is_the_same_as_a_member_that_is_not_there() -> None:
     assert read_response_format({"type": None}) is None
 
 
+def test_null_is_a_content_without_words() -> None:
+    """As for llama-server: a tool that returned nothing, a user who only attached a file."""
+    assert one({"role": "user", "content": None}) == Message("user", (Text(""),))
+    assert one({"role": "system", "content": None}) == Message("system", (Text(""),))
+    answer = {"role": "tool", "tool_call_id": "x", "content": None}
+    assert result_of(one(answer)).content == (Text(""),)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "thinking", "thinking": "Hm."},
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]},
+        {"type": "thinking", "text": "Hm."},
+        {"type": "reasoning", "reasoning": "Hm."},
+        {"type": "reasoning", "text": "Hm."},
+    ],
+)
+def test_thoughts_among_the_parts_of_an_assistant(part: dict[str, Any]) -> None:
+    """Clients that talk to several providers send them back so."""
+    said = [part, {"type": "text", "text": "Yes."}]
+    expected = Message("assistant", (Thinking("Hm."), Text("Yes.")))
+    assert one({"role": "assistant", "content": said}) == expected
+    assert one({"role": "assistant", "content": said, "reasoning_content": "Hm."}) == expected
+
+
 CALLED: list[dict[str, Any]] = [USER_TURN, CALLING]
 WRONG: dict[str, tuple[Any, str]] = {
     "no list": ("hello", "messages must be a list, not 'hello'"),
@@ -141,7 +167,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "role": ([{"role": "bot", "content": "x"}], r"messages\[0\]\.role is 'bot'; expected one of"),
     "no role": ([{"content": "x"}], r"role is None"),
     "no content": ([{"role": "user"}], r"messages\[0\]\.content is missing"),
-    "null content": ([{"role": "system", "content": None}], "content is missing"),
+    "a user's thought": (
+        [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}],
+        r"content\[0\]\.type is 'thinking'",
+    ),
     "number": (
         [{"role": "user", "content": 21}],
         r"messages\[0\]\.content must be a string or a list of parts such as .*, not 21",

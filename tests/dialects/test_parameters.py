@@ -236,7 +236,8 @@ def test_every_parameter_of_llama_cpp_python_is_known() -> None:
 
 @pytest.mark.parametrize("name", [*COMPLETION.options, "stream"])
 def test_none_is_not_given_in_completions(context: Context, name: str) -> None:
-    request = parse_completion(context, "x", **{name: None}).requests[0]
+    nothing: dict[str, Any] = {name: None}
+    request = parse_completion(context, "x", **nothing).requests[0]
     plain = parse_completion(context, "x").requests[0]
     assert request.sampling == plain.sampling
     if name != "max_tokens":

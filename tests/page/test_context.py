@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from playwright.sync_api import expect
 
@@ -88,6 +89,14 @@ def test_an_overflow_is_said_with_its_numbers_and_nothing_is_lost(
     chat.reload()
     expect(chat.asked.last).to_contain_text("One too many")
     expect(chat.page.get_by_role("alert")).to_be_visible()
+
+
+def test_a_bound_is_not_said_to_be_the_number(chat: Site, told: Scripted) -> None:
+    chat.say("Question")
+    told.will(replace(FULL, details={**FULL.details, "at_least": True}))
+    chat.say("One too many")
+    notice = chat.page.get_by_role("alert")
+    expect(notice).to_contain_text("It has at least 130 tokens, and the context of this model")
 
 
 def test_the_oldest_turns_are_left_out(chat: Site, told: Scripted) -> None:

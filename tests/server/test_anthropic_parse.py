@@ -364,10 +364,10 @@ def test_json_has_one_kind_of_number(context: Context) -> None:
 @pytest.mark.parametrize(
     "wanted", ["json", [1], {}, {"type": "xml"}, {"type": 7}, {"grammar": "x"}]
 )
-def test_formats_that_are_not_known_are_ignored(context: Context, wanted: Any) -> None:
+def test_formats_that_are_not_known_are_refused(context: Context, wanted: Any) -> None:
     for fields in ({"output_config": {"format": wanted}}, {"output_format": wanted}):
-        sampling = call(context, **fields).requests[0].sampling
-        assert (sampling.constraint, sampling.grammar) == (None, None)
+        with pytest.raises(ParameterError, match=r"output_(config\.)?format(\.type)? "):
+            call(context, **fields)
 
 
 def test_too_many_entries_are_refused(context: Context) -> None:

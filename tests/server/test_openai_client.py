@@ -35,7 +35,7 @@ TOOLS = [
         ("send_message", "Send a message to a person", "name"),
     )
 ]
-CUSTOM = {"type": "custom", "custom": {"name": "x"}}
+HOSTED = {"type": "file_search"}
 NAMED = {"type": "function", "function": {"name": "send_message"}}
 SCHEMA = {
     "type": "json_schema",
@@ -135,12 +135,12 @@ CASES = [
     Case(
         "tools, those of others required",
         [SUM],
-        {"tools": [CUSTOM], "tool_choice": "required"},
+        {"tools": [HOSTED], "tool_choice": "required"},
     ),
     Case(
         "tools, one of others",
         [SUM],
-        {"tools": [*TOOLS, CUSTOM], "tool_choice": {"type": "custom", "custom": {"name": "x"}}},
+        {"tools": [*TOOLS, HOSTED], "tool_choice": HOSTED},
         content="2 + 3 = 5.",
     ),
     Case(

@@ -194,16 +194,16 @@ def test_half_a_character_is_let_pass(http: httpx.Client) -> None:
 
 #: What may be sent, and changes nothing.
 HARMLESS: list[dict[str, Any]] = [
-    {"on_progress": 3, "logits_processor": [1], "stopping_criteria": "x", "overflow": "trim"},
-    {"chat_template": "{{ 1/0 }}", "chat_template_path": "/etc/passwd", "lora_path": "x"},
-    {"chat_template_kwargs": {"messages": [], "__class__": 1, "enable_thinking": False}},
+    {"on_progress": 3, "speculative": {"kind": "x"}, "chat_template_path": "/etc/passwd"},
+    {"chat_template": None, "lora_path": "", "regex": None, "format": "", "echo": False, "n": 1},
+    {"chat_template_kwargs": {"enable_thinking": False}},
     {"stream_options": {"include_usage": True}},
     {"stream_options": {"include_usage": None}},
     {"stop": "", "grammar": ""},
     {"stop": ["", "seven"]},
     {"response_format": {"type": None}},
     {"tools": [], "parallel_tool_calls": True},
-    {"tools": [{"type": "web_search"}, {"type": "custom", "custom": {"name": "x"}}]},
+    {"tools": [{"type": "web_search"}, {"type": "mcp", "server_label": "x"}]},
     {"metadata": {"a": "b"}, "store": True, "service_tier": "flex", "verbosity": "low"},
     {"modalities": ["text"], "prediction": None, "safety_identifier": "x", "user": ""},
     {"model": ""},
@@ -258,6 +258,37 @@ def test_a_body_above_the_limit() -> None:
             message = reply.json()["error"]["message"]
             assert not any(word in message for word in ("prompt", "context", "token"))
         assert http.post(CHAT, json={"messages": [SUM]}).status_code == 200
+
+
+def test_a_custom_tool_of_a_chat_is_refused_in_words(http: httpx.Client) -> None:
+    """It was left out, so that the model did not know what the client could do."""
+    tools = [{"type": "custom", "custom": {"name": "x", "description": "y"}}]
+    reply = http.post(CHAT, json={"messages": [SUM], "tools": tools})
+    assert error_of(reply) == (501, "not_implemented", "tools[0]")
+    assert "/v1/responses" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_tokens_are_an_empty_reply(http: httpx.Client, stream: bool) -> None:
+    """``max_tokens: 0`` was no limit. The prompt is evaluated, and there for the next request."""
+    for path, body in ((CHAT, {"messages": [SUM]}), (COMPLETION, {"prompt": "one two three"})):
+        reply = http.post(path, json={**body, "max_tokens": 0, "stream": stream})
+        assert reply.status_code == 200, reply.text
+        if stream:
+            chunks = [json.loads(line[6:]) for line in reply.text.split("\n\n")[:-2]]
+            choices = [each for chunk in chunks for each in chunk["choices"]]
+            texts = [each.get("text") or each.get("delta", {}).get("content") for each in choices]
+            assert not any(texts)
+            assert choices[-1]["finish_reason"] == "length"
+            continue
+        found = reply.json()
+        (choice,) = found["choices"]
+        assert choice["finish_reason"] == "length"
+        assert not choice.get("text", choice.get("message", {}).get("content"))
+        assert found["usage"]["completion_tokens"] == 0
+        assert found["usage"]["prompt_tokens"] > 2
+    limited = http.post(CHAT, json={"messages": [SUM], "max_completion_tokens": 0}).json()
+    assert limited["usage"]["completion_tokens"] == 0
 
 
 def test_a_strict_server() -> None:

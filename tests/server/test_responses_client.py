@@ -440,3 +440,31 @@ def test_progress_and_timings_for_who_asks(server: Server) -> None:
     deltas = [each for each in more if each["type"] == "response.output_text.delta"]
     assert [each["timings"]["predicted_n"] for each in deltas] == [1, 2, 3, 4]
     assert more[-1]["timings"]["predicted_n"] == 4
+
+
+def test_a_response_is_cancelled_by_its_id(server: Server, client: Any) -> None:
+    """As its client sends it: a POST without a body, while the response is generated."""
+    events = ask(
+        client, "Count.", stream=True, extra_body={"ignore_eos": True}, max_output_tokens=4000
+    )
+    made = next(events)
+    assert made.type == "response.created"
+    ended = client.responses.cancel(made.response.id)
+    assert (ended.id, ended.status, ended.output) == (made.response.id, "cancelled", [])
+    kinds_left = [event.type for event in events]
+    assert "response.completed" not in kinds_left
+
+
+def test_a_response_that_has_ended_cannot_be_cancelled(client: Any) -> None:
+    response = ask(client, "What is 2 + 3?")
+    assert client.responses.cancel(response.id).status == "completed"
+    with pytest.raises(openai.NotFoundError, match="no stored response 'resp_none'"):
+        client.responses.cancel("resp_none")
+
+
+def test_conversations_are_not_compacted(client: Any) -> None:
+    with pytest.raises(
+        openai.InternalServerError, match="not compacted here; pass trunc"
+    ) as caught:
+        client.with_options(max_retries=0).responses.compact(model="any", input="hello")
+    assert caught.value.status_code == 501

@@ -108,7 +108,7 @@ def _without_file(part: Any, keep: Callable[[bytes], str]) -> Any:
             given = part.get("image_url")
             holder = given if isinstance(given, Mapping) else {"url": given}
             url = holder.get("url")
-            if isinstance(url, str) and url.startswith("data:"):
+            if isinstance(url, str) and url.strip()[:5].lower() == "data:":
                 data = read_url(url, "a picture", MediaLimits())
                 return {**part, "image_url": {**holder, "url": keep(data)}}
         if kind == "input_audio" and isinstance(part.get("input_audio"), Mapping):

@@ -20,6 +20,7 @@ __all__ = [
     "memory_bytes",
     "memory_left",
     "own_memory",
+    "system_left",
     "unwritten_bytes",
     "usable_cores",
 ]
@@ -65,18 +66,25 @@ def memory_bytes(root: Path = Path("/")) -> int:
     return min([physical, *(limit for _, limit, _ in _memory_limits(root))])
 
 
+def system_left(root: Path = Path("/")) -> int:
+    """Memory that the system could give to a process now; quick to ask.
+
+    Where the system does not tell (outside of Linux), that is all of ``memory_bytes``.
+    """
+    fields = _fields(root / "proc/meminfo")
+    free = fields["MemAvailable"] if "MemAvailable" in fields else memory_bytes(root)
+    return max(0, min([free, *_left_in_groups(root)]))
+
+
 def available_bytes(root: Path = Path("/")) -> int:
     """Memory that this process could take now, and keep all that it has.
 
     The system counts the pages of mapped files as available, since it can read them again. Those
     that this process has mapped are weights that it needs, so they count as taken; and so do cells
-    that nothing was written to yet. Where the system does not tell (outside of Linux), all of
-    ``memory_bytes`` counts as available.
+    that nothing was written to yet.
     """
-    fields = _fields(root / "proc/meminfo")
-    free = fields["MemAvailable"] if "MemAvailable" in fields else memory_bytes(root)
     _, mapped = own_memory(root)
-    return max(0, min([free, *_left_in_groups(root)]) - mapped - unwritten_bytes(root))
+    return max(0, system_left(root) - mapped - unwritten_bytes(root))
 
 
 def own_memory(root: Path = Path("/")) -> tuple[int, int]:
@@ -109,9 +117,7 @@ def memory_left(root: Path = Path("/")) -> int:
 
     More than that cannot work; less may be too much as well (see ``available_bytes``).
     """
-    fields = _fields(root / "proc/meminfo")
-    free = fields["MemAvailable"] if "MemAvailable" in fields else memory_bytes(root)
-    return max(0, min([free, *_left_in_groups(root)])) + fields.get("SwapFree", 0)
+    return system_left(root) + _fields(root / "proc/meminfo").get("SwapFree", 0)
 
 
 def addresses_left(root: Path = Path("/")) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,14 +17,21 @@ from llama_py.dialects.anthropic.blocks import (
 )
 from llama_py.dialects.anthropic.encode import MessageHead, MessageReply
 from llama_py.dialects.anthropic.tools import read_tool_choice, read_tools
-from llama_py.dialects.chat_requests import chat_requests, is_opening
+from llama_py.dialects.chat_requests import (
+    chat_requests,
+    check_grammar,
+    is_opening,
+    with_grammar,
+)
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import whole, whole_number
+from llama_py.dialects.known_fields import CHAT_OPTIONS, Dialect, ours
 from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.media_parts import render_results
-from llama_py.dialects.requests import NO_PROMPT
-from llama_py.dialects.sampling import read_generation, read_sampling
+from llama_py.dialects.part_variables import part_variables
+from llama_py.dialects.requests import read_request
+from llama_py.dialects.sampling import read_generation, read_sampling, with_biases
 from llama_py.dialects.token_texts import as_bool
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import GenerationRequest, Record
@@ -37,16 +43,6 @@ from llama_py.quick_dataclass import dataclass
 
 __all__ = ["read_call"]
 
-_log = logging.getLogger("llama_py.server")
-
-#: Fields that have an effect.
-_KNOWN = frozenset(
-    {"max_tokens", "messages", "metadata", "model", "output_config", "output_format", "stream"}
-    | {"stop_sequences", "system", "temperature", "thinking", "thread", "tool_choice", "tools"}
-    | {"cache_prompt", "json_calls", "top_k", "top_p"}
-)
-#: Numbers that are passed on under the same name.
-_NUMBERS = ("temperature", "top_p", "top_k")
 #: The nearest words that templates know.
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 
@@ -60,7 +56,7 @@ def read_call(
     session: str | None = None,
     request_id: str | None = None,
 ) -> WireCall:
-    """The body of ``/v1/messages``. Fields that are not known are ignored.
+    """The body of ``/v1/messages``. Fields that no server knows are ignored (``known_fields``).
 
     Args:
         model: the name that the reply gives.
@@ -69,9 +65,21 @@ def read_call(
     Raises:
         RequestError, ParameterError, TemplateError, GrammarError: it cannot be answered.
     """
-    unknown = body.keys() - _KNOWN
-    if unknown and _log.isEnabledFor(logging.DEBUG):
-        _log.debug("fields that are not known are ignored: %s", ", ".join(map(repr, unknown)))
+    given = ours(Dialect.MESSAGES, body, limits)
+    with given.named():
+        limits.check_biases(given.fields)
+        body = with_biases(context, given.fields)
+        return _call(context, body, limits, model, session, request_id)
+
+
+def _call(
+    context: CallContext,
+    body: Mapping[str, Any],
+    limits: RequestLimits,
+    model: str,
+    session: str | None,
+    request_id: str | None,
+) -> WireCall:
     if body.get("thread") is not None:
         # Clients of Anthropic's understand this, and send all messages then: no loss here.
         message = "thread is not supported: this server holds no conversations; send all messages"
@@ -79,9 +87,12 @@ def read_call(
         raise RequestError(Kind.INVALID_VALUE, message, "thread", code=code)
     stream = _flag(body, "stream")
     thinking = _thinking(body)
-    wanted = _wanted(context, body, limits, session)
-    request = _chat_request(body, limits, thinking, sees=context.sees)
+    options = _options(body, limits)
+    wanted = _wanted(context, body, options, session)
+    request = _chat_request(body, options, limits, thinking, sees=context.sees)
+    check_grammar(options, request, context)
     rendered = _rendered(context, request)
+    wanted = replace(wanted, sampling=with_grammar(wanted.sampling, options, context, rendered))
     head = MessageHead(model, wanted.generation.stop, thinking.shown, request_id)
 
     def encoder(records: Sequence[Record]) -> WireReply:
@@ -108,7 +119,12 @@ def _rendered(context: CallContext, request: ChatRequest) -> RenderedChat:
 
 
 def _chat_request(
-    body: Mapping[str, Any], limits: RequestLimits, thinking: _Thinking, *, sees: bool
+    body: Mapping[str, Any],
+    options: ChatOptions,
+    limits: RequestLimits,
+    thinking: _Thinking,
+    *,
+    sees: bool,
 ) -> ChatRequest:
     for name, most in (("messages", limits.max_messages), ("tools", limits.max_tools)):
         value = body.get(name)
@@ -120,20 +136,27 @@ def _chat_request(
     given = body.get("tools") or ()
     choice, parallel = read_tool_choice(body.get("tool_choice"), tools, given)
     system = read_system(body.get("system"))
-    json_calls = None if body.get("json_calls") is None else _flag(body, "json_calls")
-    schema = _schema(body)
+    if parallel is None:
+        parallel = options.get("parallel_tool_calls")
+    variables = part_variables(body.get("messages"))
     effort = _output_config(body).get("effort")
+    budget = options.get("reasoning_budget") if thinking.budget is None else thinking.budget
+    enabled = options.get("enable_thinking") if thinking.enabled is None else thinking.enabled
     return ChatRequest(
         (*system, *messages),
         tools=tools,
         tool_choice=choice,
         parallel_tool_calls=parallel,
-        json_calls=json_calls,
-        schema=schema,
-        enable_thinking=thinking.enabled,
-        reasoning_effort=_EFFORTS.get(effort) if isinstance(effort, str) else None,
-        reasoning_budget=thinking.budget,
+        json_calls=options.get("json_calls"),
+        schema=_schema(body),
+        template_kwargs={**variables, **(options.get("chat_template_kwargs") or {})},
+        enable_thinking=False if budget == 0 else enabled,
+        reasoning_effort=_EFFORTS.get(effort)
+        if isinstance(effort, str)
+        else (options.get("reasoning_effort")),
+        reasoning_budget=budget,
         continue_final_message=is_opening(messages),
+        special_tokens_in_content=options.get("special_tokens_in_content"),
     )
 
 
@@ -178,13 +201,25 @@ def _output_config(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _schema(body: Mapping[str, Any]) -> Any:
     """The JSON schema that the text has to follow, or None."""
-    wanted, where = _output_config(body).get("format"), "output_config.format"
-    if wanted is None:
-        wanted, where = body.get("output_format"), "output_format"
-    if not isinstance(wanted, Mapping) or wanted.get("type") != "json_schema":
-        if wanted is not None:
-            _log.debug("%s is not known, and ignored: %s", where, shown(wanted))
-        return None
+    found = {"json_schema": body.get("json_schema")}
+    for name, given in (
+        ("output_config.format", _output_config(body).get("format")),
+        ("output_format", body.get("output_format")),
+    ):
+        if given is not None:
+            found[name] = _schema_of(given, name)
+    asked = {name: schema for name, schema in found.items() if schema is not None}
+    first, *others = asked or [""]
+    for name in others:
+        if asked[name] != asked[first]:
+            raise ParameterError(f"{name} contradicts {first}: both say what a reply may be")
+    return asked.get(first)
+
+
+def _schema_of(given: Any, where: str) -> Any:
+    wanted = check_object(given, where)
+    if wanted.get("type") != "json_schema":
+        raise ParameterError(f"{where}.type is {shown(wanted.get('type'))}; expected json_schema")
     return check_object(wanted.get("schema"), f"{where}.schema") or {"type": "object"}
 
 
@@ -195,10 +230,8 @@ def _flag(body: Mapping[str, Any], name: str) -> bool:
     return bool(value)
 
 
-def _wanted(
-    context: CallContext, body: Mapping[str, Any], limits: RequestLimits, session: str | None
-) -> GenerationRequest:
-    """How the engine is to sample, and until when. Where there is less room, that is the limit."""
+def _options(body: Mapping[str, Any], limits: RequestLimits) -> ChatOptions:
+    """The options of a chat, by our names; of these, Anthropic's API has a few."""
     stops: tuple[str, ...] = ()
     if body.get("stop_sequences") is not None:
         stops = read_stops("stop_sequences", body["stop_sequences"])
@@ -206,13 +239,18 @@ def _wanted(
         raise ParameterError(
             f"stop_sequences has {len(stops)} entries, and {limits.max_stops} is the most"
         )
-    numbers = {name: body[name] for name in _NUMBERS if body.get(name) is not None}
-    given = {name: whole(CHAT[name], number) for name, number in numbers.items()}
-    options: ChatOptions = CHAT.read({**given, "stop": stops})
+    names = [name for name in CHAT_OPTIONS if body.get(name) is not None]
+    return CHAT.read({**{name: whole(CHAT[name], body[name]) for name in names}, "stop": stops})
+
+
+def _wanted(
+    context: CallContext, body: Mapping[str, Any], options: ChatOptions, session: str | None
+) -> GenerationRequest:
+    """How the engine is to sample, and until when. Where there is less room, that is the limit."""
     most = whole_number(body.get("max_tokens"))
     if most is not None:
         check_number("max_tokens", most, 0, integer=True)
     generation = read_generation(options, context, max_tokens=most, logprobs=None)
-    sampling = read_sampling(CHAT, options, context)
-    reuse = as_bool(body, "cache_prompt", True)
-    return GenerationRequest(NO_PROMPT, sampling, generation, session=session, reuse=reuse)
+    request = read_request(options, read_sampling(CHAT, options, context), generation)
+    reuse = request.reuse and as_bool(body, "cache_prompt", True)
+    return replace(request, session=session, reuse=reuse)

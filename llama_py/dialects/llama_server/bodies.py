@@ -9,11 +9,11 @@ from typing import Any
 from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.known_fields import Dialect, ours
 from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.llama_server.infill import infill_prompt
 from llama_py.dialects.llama_server.line_limits import LineLimit
 from llama_py.dialects.llama_server.options import (
-    KNOWN,
     described,
     read_native_sampling,
     read_number,
@@ -21,18 +21,17 @@ from llama_py.dialects.llama_server.options import (
 )
 from llama_py.dialects.llama_server.wire import NativeReply, Shape
 from llama_py.dialects.media_parts import MarkedPrompt, prompt_with_media
-from llama_py.dialects.openai.bodies import note_unknown, placed
+from llama_py.dialects.openai.bodies import placed
+from llama_py.dialects.sampling import read_generation
 from llama_py.dialects.token_texts import as_bool, mixed_tokens, read_prompts
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import GenerationRequest, Prompt, Record
 from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.options import COMPLETION
 from llama_py.params import GenerationParams
 from llama_py.quick_dataclass import dataclass
 
 __all__ = ["read_infill", "read_native", "slot_session"]
-
-#: What the most tokens of a reply may be called; the first one that is there counts.
-_MOST = ("n_predict", "max_completion_tokens", "max_tokens")
 
 
 def slot_session(body: Mapping[str, Any]) -> str | None:
@@ -54,7 +53,7 @@ def read_native(
     *,
     expose_prompt: bool = False,
 ) -> WireCall:
-    """The body of ``/completion``. Fields that are not known mean nothing.
+    """The body of ``/completion``. Fields that no server knows mean nothing (``known_fields``).
 
     Args:
         model: the name that the reply gives.
@@ -68,10 +67,12 @@ def read_native(
     """
     if body.get("prompt") is None:
         raise RequestError(Kind.MISSING, "the field 'prompt' is missing", "prompt")
-    with placed(body):
+    given = ours(Dialect.NATIVE, body, limits)
+    with placed(body), given.named():
+        body = given.fields
         fresh = not as_bool(body, "cache_prompt", True)
-        given = read_prompts(body["prompt"], limits.max_prompts)
-        prompts = [_prompt(context, each, fresh=fresh) for each in given]
+        texts = read_prompts(body["prompt"], limits.max_prompts)
+        prompts = [_prompt(context, each, fresh=fresh) for each in texts]
         return _call(context, body, limits, _Asker(model, session, expose_prompt), prompts)
 
 
@@ -90,8 +91,10 @@ def read_infill(
     Args:
         room: tokens that prompt and reply may have together.
     """
-    with placed(body):
-        wanted = read_number(body, *_MOST, low=-1, default=-1)
+    given = ours(Dialect.NATIVE, body, limits)
+    with placed(body), given.named():
+        body = given.fields
+        wanted = read_number(body, "n_predict", low=-1, default=-1)
         prompt = Prompt(tokens=infill_prompt(context, body, max(1, room - max(1, wanted))))
         return _call(context, body, limits, _Asker(model, session, expose_prompt), [prompt])
 
@@ -131,7 +134,6 @@ def _call(
     asker: _Asker,
     prompts: Sequence[Prompt],
 ) -> WireCall:
-    note_unknown([name for name in body if name not in KNOWN], limits)
     _refuse_what_is_not_there(body)
     base = GenerationRequest(
         prompts[0],
@@ -140,7 +142,7 @@ def _call(
         priority=read_number(body, "priority", low=-(2**31), default=0),
         reuse=as_bool(body, "cache_prompt", True),
     )
-    choices = read_number(body, "n_cmpl", "n", low=1, default=1)
+    choices = read_number(body, "n_cmpl", low=1, default=1)
     if choices > limits.max_choices:
         raise ParameterError(
             f"n_cmpl={choices} is out of range: allowed is 1 to {limits.max_choices}"
@@ -204,18 +206,26 @@ def _refuse_what_is_not_there(body: Mapping[str, Any]) -> None:
 def _generation(
     context: CallContext, body: Mapping[str, Any], limits: RequestLimits
 ) -> GenerationParams:
-    most = read_number(body, *_MOST, low=-1, default=-1)
+    most = read_number(body, "n_predict", low=-1, default=-1)
     limits.check_biases(body)
     probs = read_number(body, "n_probs", "logprobs", low=0, default=0)
     if probs > limits.max_top_logprobs:
         raise ParameterError(
             f"n_probs={probs} is out of range: allowed is 0 to {limits.max_top_logprobs}"
         )
-    return GenerationParams(
-        max_tokens=context.max_tokens if most < 0 else most,
+    names = [
+        name for name in ("min_tokens", "stop_token_ids", "timeout") if body.get(name) is not None
+    ]
+    options = COMPLETION.read({name: body[name] for name in names})
+    return replace(
+        read_generation(
+            options,
+            context,
+            max_tokens=None if most < 0 else most,
+            logprobs=probs or None,
+        ),
         stop=read_stop_texts(body, limits.max_stops),
         ignore_eos=as_bool(body, "ignore_eos", False),
-        logprobs=probs or None,
     )
 
 

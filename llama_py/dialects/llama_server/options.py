@@ -9,14 +9,14 @@ from typing import Any
 from llama_py.chat.constraints import CompiledGrammar, LlamaGrammar, compile_schema
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.fields import whole, whole_number
-from llama_py.dialects.sampling import read_sampling
+from llama_py.dialects.sampling import read_biases, read_sampling
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import COMPLETION
 from llama_py.options.checks import check_number
 from llama_py.options.values import SAMPLER_NAMES, sampler_name
 from llama_py.params import GenerationParams, SamplingParams
 
-__all__ = ["KNOWN", "described", "read_native_sampling", "read_number", "read_stop_texts"]
+__all__ = ["described", "read_native_sampling", "read_number", "read_stop_texts"]
 
 #: Members that have the name of an option.
 _SAME = (
@@ -45,18 +45,8 @@ _SAME = (
     "seed",
     "min_keep",
 )
-#: Everything else that a body may have, also what has no effect here.
-_BESIDE = (
-    *("prompt", "input_prefix", "input_suffix", "input_extra", "stream", "stop", "ignore_eos"),
-    *("n_predict", "max_tokens", "max_completion_tokens", "n_cmpl", "n", "n_probs", "logprobs"),
-    *("samplers", "logit_bias", "grammar", "json_schema", "t_max_predict_ms", "t_max_prompt_ms"),
-    *("n_indent", "cache_prompt", "id_slot", "return_tokens", "timings_per_token"),
-    *("return_progress", "response_fields", "post_sampling_probs", "lora", "priority", "model"),
-    *("n_keep", "n_discard", "n_cache_reuse", "sse_ping_interval", "stream_options", "verbose"),
-    *("backend_sampling", "session_id", "prompt_cache_key", "user"),
-)
+#: Members that have another name than the option.
 _OTHERS = {"repeat_last_n": "penalty_last_n", "mirostat": "mirostat_mode"}
-KNOWN = frozenset({*_SAME, *_OTHERS, *_BESIDE})
 #: Where llama-server's defaults are others than those of a completion here.
 _DEFAULTS = {"dry_penalty_last_n": 64}
 #: What ``samplers`` may be in one word: a letter for each.
@@ -108,7 +98,7 @@ def read_native_sampling(context: CallContext, body: Mapping[str, Any]) -> Sampl
     Raises:
         ParameterError, GrammarError: a member is wrong; the message names it.
     """
-    given = {name: body[name] for name in _SAME if body.get(name) is not None}
+    given = {name: body[name] for name in (*_SAME, "min_tokens") if body.get(name) is not None}
     options: dict[str, Any] = {**_DEFAULTS}
     options |= {name: whole(COMPLETION[name], value) for name, value in given.items()}
     for name, ours in _OTHERS.items():
@@ -128,43 +118,17 @@ def read_native_sampling(context: CallContext, body: Mapping[str, Any]) -> Sampl
         known = [sampler_name(name) for name in names]
         options["samplers"] = [name for name in known if name in SAMPLER_NAMES]
     if body.get("logit_bias") is not None:
-        options["logit_bias"] = _biases(context, body["logit_bias"])
+        options["logit_bias"] = read_biases(context, body["logit_bias"])
     read = COMPLETION.read(options)
     return read_sampling(COMPLETION, read, context, _grammar(context, body))
 
 
-def _biases(context: CallContext, value: Any) -> dict[int, float]:
-    """A list of pairs, or an object; a text stands for each of its tokens."""
-    pairs = list(value.items()) if isinstance(value, Mapping) else value
-    if not isinstance(pairs, list):
-        raise ParameterTypeError(f"logit_bias must be a list of pairs, not {shown(value)}")
-    biases: dict[int, float] = {}
-    for pair in pairs:
-        if isinstance(pair, Mapping):  # as ``generation_settings`` shows it
-            pair = [pair.get("token"), pair.get("bias")]
-        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
-            raise ParameterTypeError(f"logit_bias: {shown(pair)} is no pair of a token and a bias")
-        bias = -math.inf
-        if pair[1] is not False and pair[1] is not None:
-            check_number("logit_bias: bias", pair[1])
-            bias = float(pair[1])
-        token = pair[0]
-        if isinstance(value, Mapping) and isinstance(token, str):  # JSON has no other keys
-            number = token.removeprefix("-").isdecimal()
-            token = int(token[:20]) if number else token  # more digits are too many, too
-        if isinstance(token, str):
-            tokens = context.vocab.tokenize(token, add_special=False)
-        else:
-            check_number("logit_bias: token", token, 0, context.vocab.n_tokens - 1, integer=True)
-            tokens = [int(token)]
-        biases |= dict.fromkeys(tokens, bias)
-    return biases
-
-
 def _grammar(context: CallContext, body: Mapping[str, Any]) -> CompiledGrammar | None:
-    """``grammar`` counts before ``json_schema``; an empty schema is any object."""
+    """What the reply may be; an empty schema is any object."""
     text, schema = body.get("grammar"), body.get("json_schema")
     if text:
+        if schema is not None:
+            raise ParameterError("json_schema contradicts grammar: both say what a reply may be")
         if not isinstance(text, str):
             raise ParameterTypeError(f"grammar must be GBNF text, not {shown(text)}")
         return LlamaGrammar.from_string(text).compile(context.vocab)
@@ -193,7 +157,7 @@ def described(
     out["dry_sequence_breakers"] = list(sampling.dry_sequence_breakers)
     most = -1 if generation.max_tokens is None else generation.max_tokens
     forbidden = dict.fromkeys(ends if generation.ignore_eos else (), -math.inf)
-    # JSON has no infinity. llama-server says null, which ``_biases`` reads.
+    # JSON has no infinity. llama-server says null, which ``read_biases`` reads.
     biases = [
         {"token": token, "bias": bias if math.isfinite(bias) else None}
         for token, bias in {**forbidden, **sampling.logit_bias}.items()

@@ -1,14 +1,13 @@
 """The bodies of ``/v1/chat/completions`` and ``/v1/completions`` to ``WireCall``.
 
 A field that nobody knows never fails a request, because clients send what their provider's newest
-version takes; ``RequestLimits.strict`` is for those who want to hear of typing errors. Functions,
-which only Python can pass, are unknown here.
+version takes; ``RequestLimits.strict`` is for those who want to hear of typing errors. What is
+known of other servers' fields is in ``known_fields``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,35 +15,28 @@ from typing import Any
 
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError, failure_of
-from llama_py.dialects.fields import whole
+from llama_py.dialects.fields import whole, wrong_value
+from llama_py.dialects.known_fields import NOT_HERE, Dialect, ours
 from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.openai.chat import ChatCall, parse_chat
 from llama_py.dialects.openai.completions import CompletionCall, parse_completion
 from llama_py.dialects.openai.wire import ChatWireReply, CompletionWireReply
+from llama_py.dialects.sampling import with_biases
 from llama_py.dialects.token_texts import as_bool
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import Record
 from llama_py.errors import GrammarError, MediaError, ParameterError
 from llama_py.options import CHAT, COMPLETION, Table
 
-__all__ = ["NOT_HERE", "note_unknown", "placed", "read_chat", "read_completion"]
+__all__ = ["placed", "read_chat", "read_completion"]
 
-_log = logging.getLogger("llama_py.server")
-
-#: Options that are no option of a body, or that the server determines.
-NOT_HERE = frozenset(
-    {"logits_processor", "stopping_criteria", "on_progress", "overflow", "model", "session_id"}
-    | {"user", "speculative"}
-)
-#: Fields that are no option of the call, and are read all the same.
-_BESIDE = frozenset(
-    {"messages", "model", "prompt", "return_progress", "return_token_ids", "session_id", "stream"}
-    | {"cache_prompt", "prompt_cache_key", "timings_per_token", "user"}
-)
 #: The beginning of a message of a ``ParameterError``: the place that it is about.
 _PLACE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[\d+\])*")
 #: Fields that may have a grammar or a schema, in every dialect that uses ``placed``.
-_CONSTRAINTS = ("grammar", "response_format", "json_schema", "text", "tools", "functions")
+_CONSTRAINTS = (
+    *("grammar", "response_format", "json_schema", "text", "format", "guided_json", "ebnf"),
+    *("guided_grammar", "guided_choice", "structured_outputs", "tools", "functions"),
+)
 
 
 def read_chat(
@@ -66,17 +58,18 @@ def read_chat(
     limits.check_length(body, "messages", limits.max_messages)
     limits.check_tools(body, "tools")
     limits.check_tools(body, "functions")
-    options = _options(CHAT, body, limits, session)
-    _choose_tools(options)
-    _choose_variables(options, limits)
+    given = ours(Dialect.CHAT, body, limits)
     messages = _required(body, "messages")
-    with placed(body):
+    with placed(body), given.named():
+        options = _options(CHAT, with_biases(context, given.fields), limits, session)
+        _choose_tools(options)
         call = parse_chat(
             context,
             messages,
             stream=body.get("stream"),
             lenient_tools=not limits.strict,
             goes_on=True,
+            zero_counts=True,
             **options,
         )
     return _wire_call(call, ChatWireReply, body, model)
@@ -90,12 +83,16 @@ def read_completion(
     session: str | None = None,
 ) -> WireCall:
     """The body of ``/v1/completions``; see ``read_chat``."""
-    options = _options(COMPLETION, body, limits, session)
+    given = ours(Dialect.COMPLETION, body, limits)
     prompt = _required(body, "prompt")
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
         limits.check_length(body, "prompt", limits.max_prompts)
-    with placed(body):
-        call = parse_completion(context, prompt, stream=body.get("stream"), **options)
+    with placed(body), given.named():
+        options = _options(COMPLETION, with_biases(context, given.fields), limits, session)
+        _choose_schema(options, given.fields.get("json_schema"))
+        call = parse_completion(
+            context, prompt, stream=body.get("stream"), zero_counts=True, **options
+        )
     return _wire_call(call, CompletionWireReply, body, model)
 
 
@@ -136,7 +133,6 @@ def _options(
 ) -> dict[str, Any]:
     """The options of a call that a body has."""
     known = table.options.keys() - NOT_HERE
-    note_unknown([name for name in body if name not in known and name not in _BESIDE], limits)
     for name in ("n", "best_of"):
         limits.check_number(body, name, limits.max_choices)
     for name in ("logprobs", "top_logprobs"):
@@ -165,13 +161,17 @@ def _options(
     return options
 
 
-def note_unknown(names: Sequence[str], limits: RequestLimits) -> None:
-    """Fields that are not known mean nothing, or are an error if the server is strict."""
-    if names and limits.strict:
-        message = f"the field {names[0]!r} is not known; leave it out"
-        raise RequestError(Kind.UNKNOWN_PARAMETER, message, names[0])
-    if names:
-        _log.debug("fields that are not known are ignored: %s", ", ".join(map(repr, names)))
+def _choose_schema(options: dict[str, Any], schema: Any) -> None:
+    """A schema of a completion is a grammar that its text follows."""
+    if schema is None:
+        return
+    if options.get("grammar") is not None:
+        raise wrong_value("json_schema", "contradicts grammar: both say what a reply may be")
+    from llama_py.chat.constraints import LlamaGrammar  # rare, and much
+
+    options["grammar"] = LlamaGrammar.from_json_schema(
+        {"type": "object"} if schema == {} else schema
+    )
 
 
 def _choose_tools(options: dict[str, Any]) -> None:
@@ -179,6 +179,7 @@ def _choose_tools(options: dict[str, Any]) -> None:
     tools = options.get("tools")
     choice: Any = options.get("tool_choice")
     if isinstance(tools, list):
+        _refuse_custom(tools)
         options["tools"] = [tool for tool in tools if _is_function(tool)]
         if tools and not options["tools"] and isinstance(choice, str):
             del options["tool_choice"]
@@ -194,20 +195,20 @@ def _choose_tools(options: dict[str, Any]) -> None:
         options["tool_choice"] = {**choice, "allowed_tools": {**allowed, "tools": functions}}
 
 
+def _refuse_custom(tools: Sequence[Any]) -> None:
+    """Those that the client runs, and whose input is free text: there is no form for that here."""
+    for i, tool in enumerate(tools):
+        if isinstance(tool, dict) and tool.get("type") == "custom":
+            message = (
+                f"tools[{i}] is a custom tool, which only /v1/responses has; make it a function "
+                "with one parameter that is a string"
+            )
+            raise RequestError(Kind.NOT_IMPLEMENTED, message, f"tools[{i}]")
+
+
 def _is_function(tool: Any) -> bool:
     """True also for what is no tool at all: whoever reads it says so."""
     return not isinstance(tool, dict) or tool.get("type") in (None, "function")
-
-
-def _choose_variables(options: dict[str, Any], limits: RequestLimits) -> None:
-    """Leave out the variables that a request may not give to a template."""
-    given = options.get("chat_template_kwargs")
-    if isinstance(given, dict):
-        unknown = [f"chat_template_kwargs.{k}" for k in given if k not in limits.template_kwargs]
-        note_unknown(unknown, limits)
-        options["chat_template_kwargs"] = {
-            name: value for name, value in given.items() if name in limits.template_kwargs
-        }
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,10 +11,14 @@ from typing_extensions import Unpack
 from llama_py.chat.conversation import Message
 from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.reasoning import reasoning_of
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.vocab import VocabLike
-from llama_py.dialects.chat_requests import chat_requests, is_opening
+from llama_py.dialects.chat_requests import (
+    chat_requests,
+    check_grammar,
+    is_opening,
+    with_grammar,
+)
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.media_parts import render_results
 from llama_py.dialects.openai.encode import ResponseHead
@@ -26,8 +29,9 @@ from llama_py.dialects.openai.messages import (
     read_tool_choice,
     read_tools,
 )
-from llama_py.dialects.requests import read_grammar, read_request
-from llama_py.dialects.sampling import read_generation, read_sampling
+from llama_py.dialects.part_variables import part_variables
+from llama_py.dialects.requests import read_request
+from llama_py.dialects.sampling import most_tokens, read_generation, read_sampling
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.errors import ParameterError
 from llama_py.options import CHAT, ChatOptions
@@ -81,6 +85,7 @@ def parse_chat(
     stream: bool | None = False,
     lenient_tools: bool = False,
     goes_on: bool = False,
+    zero_counts: bool = False,
     **given: Unpack[ChatOptions],
 ) -> ChatCall:
     """Check the arguments of ``create_chat_completion`` and render the conversation.
@@ -92,6 +97,7 @@ def parse_chat(
         lenient_tools: what of a tool's schema cannot be enforced is no error; see ``enforceable``.
         goes_on: an assistant message at the end is the beginning of the reply, unless
             ``continue_final_message`` says something else.
+        zero_counts: a ``max_tokens`` of 0 is a reply without tokens, and not one without a limit.
 
     Raises:
         ParameterError: an argument is wrong; the message names it and what is allowed.
@@ -100,20 +106,14 @@ def parse_chat(
     options = CHAT.read(given)
     head = ResponseHead.read(options, stream, context, "chatcmpl")
     request = _chat_request(options, messages, lenient_tools, goes_on)
-    _check_grammar(options, request)
+    check_grammar(options, request, context)
     logprobs = _logprobs(options, context)
-    max_tokens = options.get("max_tokens") or 0
-    generation = read_generation(
-        options, context, max_tokens=max_tokens if max_tokens > 0 else None, logprobs=logprobs
-    )
-    grammar = read_grammar(options, context) if "grammar" in options else None
-    sampling = read_sampling(CHAT, options, context, grammar)
+    most = most_tokens(options.get("max_tokens"), zero_counts=zero_counts)
+    generation = read_generation(options, context, max_tokens=most, logprobs=logprobs)
+    sampling = read_sampling(CHAT, options, context)
     render = partial(render_results, render=context.render_chat)
     rendered = render_leniently(request, render) if lenient_tools else render(request)
-    reasoning = reasoning_of(rendered)
-    if grammar is not None and reasoning.possible:
-        own = read_grammar(options, context, reasoning) or grammar
-        sampling = replace(sampling, grammar=own.grammar, constraint=own.constraint)
+    sampling = with_grammar(sampling, options, context, rendered)
     wanted = read_request(options, sampling, generation)
     return ChatCall(
         chat_requests(wanted, context.vocab, request, rendered, options.get("n") or 1),
@@ -146,7 +146,7 @@ def _chat_request(
         parallel_tool_calls=parallel,
         json_calls=options.get("json_calls"),
         schema=read_response_format(options.get("response_format")),
-        template_kwargs=options.get("chat_template_kwargs") or {},
+        template_kwargs={**part_variables(given), **(options.get("chat_template_kwargs") or {})},
         enable_thinking=False if budget == 0 else options.get("enable_thinking"),
         reasoning_effort=options.get("reasoning_effort"),
         reasoning_budget=budget,
@@ -173,17 +173,6 @@ def _continuation(options: ChatOptions, messages: Sequence[Message], goes_on: bo
             "beginning of the reply; make them one, or pass continue_final_message=false"
         )
     return True
-
-
-def _check_grammar(options: ChatOptions, request: ChatRequest) -> None:
-    if "grammar" not in options:
-        return
-    if request.schema is not None:
-        raise ParameterError("grammar contradicts response_format: both say what a reply may be")
-    if request.uses_tools:
-        raise ParameterError(
-            'grammar contradicts tools: calls have a form of their own; pass tool_choice="none"'
-        )
 
 
 def _logprobs(options: ChatOptions, context: CallContext) -> int | None:

@@ -15,7 +15,7 @@ from llama_py.dialects.context import CallContext
 from llama_py.dialects.infill import infill_tokens
 from llama_py.dialects.openai.encode import CompletionEncoder, ResponseHead
 from llama_py.dialects.requests import read_grammar, read_request, requests_of
-from llama_py.dialects.sampling import read_generation, read_sampling
+from llama_py.dialects.sampling import most_tokens, read_generation, read_sampling
 from llama_py.engine.request import GenerationRequest, Prompt, Record
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import COMPLETION, MAX_CHOICES, CompletionOptions
@@ -77,6 +77,7 @@ def parse_completion(
     prompt: Any,
     *,
     stream: bool | None = False,
+    zero_counts: bool = False,
     **given: Unpack[CompletionOptions],
 ) -> CompletionCall:
     """Check the arguments of ``create_completion``.
@@ -85,6 +86,7 @@ def parse_completion(
         prompt: a text, a list of token ids, an object ``{"prompt_string": ..., "multimodal_data":
             [BASE64, ...]}`` (pictures and sounds in place of the markers in the text), or a list
             of these.
+        zero_counts: a ``max_tokens`` of 0 is a reply without tokens, as it is with ``echo``.
 
     Raises:
         ParameterError: an argument is wrong; the message names it and what is allowed.
@@ -97,10 +99,12 @@ def parse_completion(
     wanted = options.get("logprobs")
     check_number("logprobs", wanted or 0, 0, context.vocab.n_tokens, integer=True)
     echo = bool(options.get("echo"))
+    default = context.max_tokens or COMPLETION["max_tokens"].default(COMPLETION.function)
+    most = options.get("max_tokens", default)
     generation = read_generation(
         options,
         context,
-        max_tokens=_max_tokens(options, echo, context.max_tokens),
+        max_tokens=most_tokens(most, zero_counts=zero_counts or echo),
         logprobs=0 if wanted is None and per_prompt > keep else wanted,
         prompt_logprobs=echo and wanted is not None,
     )
@@ -118,15 +122,6 @@ def parse_completion(
         [len(text) for text in texts],
         wanted is not None,
     )
-
-
-def _max_tokens(options: CompletionOptions, echo: bool, most: int | None) -> int | None:
-    """None, 0 and less are "as many as there is room for"; with ``echo``, 0 is none."""
-    default = most or COMPLETION["max_tokens"].default(COMPLETION.function)
-    value: int | None = options.get("max_tokens", default)
-    if value == 0 and echo:
-        return 0
-    return value if value is not None and value > 0 else None
 
 
 def _best_of(options: CompletionOptions, stream: bool) -> tuple[int, int]:

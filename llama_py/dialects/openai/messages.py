@@ -99,6 +99,8 @@ def _content(
     if content is None:
         if role == "assistant":
             return ()
+        if "content" in message:  # null is a text of no words, as for llama-server
+            return (Text(""),)
         raise ParameterError(
             f'{where}.content is missing; only an assistant message may have none, a "{role}" '
             "message needs a string or a list of parts"
@@ -189,6 +191,37 @@ def _call_id(message: Mapping[str, Any], previous: Sequence[Message], where: str
 # ---- messages --------------------------------------------------------------------------------
 
 
+#: Parts of the content of an assistant that say what it thought, as clients of several providers
+#: send them back.
+_THOUGHTS = ("thinking", "reasoning")
+
+
+def _thoughts(message: Mapping[str, Any], where: str) -> tuple[list[Thinking], Mapping[str, Any]]:
+    """What an assistant thought, and its message without the parts that say so."""
+    said, rest, parts = [], [], message.get("content")
+    for i, part in enumerate(parts if isinstance(parts, list) else ()):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind in _THOUGHTS:
+            said.append(_thought(part, kind, f"{where}.content[{i}]"))
+        else:
+            rest.append(part)
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    without = {**message, "content": rest} if said else message
+    if reasoning:  # clients that send both send the same twice
+        said = [Thinking(check_text(reasoning, f"{where}.reasoning_content"))]
+    return said, without
+
+
+def _thought(part: Mapping[str, Any], kind: str, where: str) -> Thinking:
+    given, place = part.get(kind), f"{where}.{kind}"
+    if given is None:
+        given, place = part.get("text"), f"{where}.text"
+    if not isinstance(given, list):
+        return Thinking(check_text(given, place))
+    texts = [_check_mapping(each, f"{place}[{i}]") for i, each in enumerate(given)]  # Mistral's
+    return Thinking("".join(check_text(each.get("text"), f"{place}[].text") for each in texts))
+
+
 def _message(given: Any, previous: Sequence[Message], where: str) -> Message:
     message = _check_mapping(given, where)
     role = message.get("role")
@@ -198,16 +231,15 @@ def _message(given: Any, previous: Sequence[Message], where: str) -> Message:
         role = "tool"
     if role not in ROLES:
         raise ParameterError(f"{where}.role is {shown(role)}; expected one of {', '.join(ROLES)}")
+    thoughts: list[Thinking] = []
+    if role == "assistant":
+        thoughts, message = _thoughts(message, where)
     content = _content(message, role, where)
     name = _optional(message, "name", where)
     if role == "tool":
         call_id = _call_id(message, previous, where)
         return Message("tool", (ToolResult(call_id, content, name=name),))
     if role == "assistant":
-        thoughts: tuple[Thinking, ...] = ()
-        reasoning = message.get("reasoning_content") or message.get("reasoning")
-        if reasoning:
-            thoughts = (Thinking(check_text(reasoning, f"{where}.reasoning_content")),)
         calls = _tool_calls(message, where)
         return Message("assistant", (*thoughts, *content, *calls), name)
     return Message(cast(Role, role), content, name)

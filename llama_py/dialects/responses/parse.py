@@ -1,26 +1,28 @@
 """``parse_responses``: the body of ``/v1/responses`` to an engine request.
 
-Fields that are not known are ignored, and so are kinds of tools and of items that nothing here can
-do anything with: clients are ahead of servers. What is known is checked.
+Fields that no server knows are ignored (``known_fields``), and so are kinds of tools and of items
+that nothing here can do anything with: clients are ahead of servers. What is known is checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, get_args
 
 from llama_py.chat.conversation import Message, Text
 from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.messages import ChatRequest
-from llama_py.dialects.chat_requests import chat_requests
+from llama_py.dialects.chat_requests import chat_requests, check_grammar, with_grammar
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import Fields, missing, whole, wrong_type, wrong_value
+from llama_py.dialects.known_fields import CHAT_OPTIONS, Dialect, ours
 from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.media_parts import render_results
-from llama_py.dialects.openai.bodies import note_unknown
-from llama_py.dialects.requests import NO_PROMPT
+from llama_py.dialects.part_variables import part_variables
+from llama_py.dialects.requests import read_request
 from llama_py.dialects.responses.encode import AskedResponse, ResponsesReply
 from llama_py.dialects.responses.items import (
     InputHistory,
@@ -32,29 +34,18 @@ from llama_py.dialects.responses.items import (
 from llama_py.dialects.responses.output import new_id
 from llama_py.dialects.responses.repeated import repeated_fields
 from llama_py.dialects.responses.tools import Tools, read_choice
-from llama_py.dialects.sampling import read_generation, read_sampling
+from llama_py.dialects.sampling import read_generation, read_sampling, with_biases
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.errors import shown
-from llama_py.options import CHAT, SamplingOptions
+from llama_py.options import CHAT, ChatOptions
 from llama_py.options.values import Effort
 
 __all__ = ["History", "Nothing", "parse_responses"]
 
-#: Not in OpenAI's API: the model's sampling, as in chat completions.
-_SAMPLING = frozenset(SamplingOptions.__annotations__) - {"logits_processor"}
 _EFFORTS = get_args(Effort)
 _LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"
-#: What is read here, and what OpenAI's API has beside that and is of no use here.
-_KNOWN = frozenset(
-    {"include", "input", "instructions", "max_output_tokens", "metadata", "model", "reasoning"}
-    | {"parallel_tool_calls", "previous_response_id", "store", "stream", "text", "tool_choice"}
-    | {"tools", "top_logprobs", "truncation", "reasoning_budget", "session_id", "json_calls"}
-    | {"background", "max_tool_calls", "prompt_cache_key", "prompt_cache_retention"}
-    | {"safety_identifier", "service_tier", "stream_options", "user", "client_metadata"}
-    | {"cache_prompt", "return_progress", "timings_per_token"}
-)
 #: Fields that say what there is no service for, and what to do instead. Without them the reply
 #: would be about something else.
 _ELSEWHERE = {
@@ -109,21 +100,42 @@ def parse_responses(
     Raises:
         RequestError, ParameterError, TemplateError, GrammarError: it cannot be answered.
     """
-    fields, history = Fields(body), history or Nothing()
-    _check_names(fields, limits)
+    given = ours(Dialect.RESPONSES, body, limits)
+    with given.named():
+        limits.check_biases(given.fields)
+        fields = Fields(with_biases(context, given.fields))
+        return _call(context, fields, limits, model, session, history, truncate)
+
+
+def _call(
+    context: CallContext,
+    fields: Fields,
+    limits: RequestLimits,
+    model: str,
+    session: str | None,
+    history: History | None,
+    truncate: Callable[[ChatRequest], ChatRequest] | None,
+) -> WireCall:
+    history = history or Nothing()
+    _check_names(fields)
     earlier, new = _input(fields, history)
     tools = _tools(fields, limits)
     items, senses = [*earlier.items, *new], Senses(context.sees, context.hears)
     messages = _messages(fields, items, len(earlier.items), tools, limits, senses)
-    request = _chat_request(fields, messages, tools)
-    wanted = _wanted(fields, context, limits, session)
-    repeated = repeated_fields(fields, model, wanted.sampling, _effort(fields))
+    options = _options(fields, limits)
+    variables = part_variables(items, "input")
+    request = _chat_request(fields, options, messages, tools, variables)
+    check_grammar(options, request, context)
+    wanted = _wanted(fields, options, context, limits, session)
+    repeated = repeated_fields(fields, model, wanted.sampling, request.reasoning_effort)
     keep = None if fields.flag("store") is False else partial(history.keep, earlier, new)
     asked = _asked(fields, repeated, tools, wanted.generation.logprobs is not None, keep)
     if truncate is not None and fields.text("truncation") == "auto":
         request = truncate(request)
     render = partial(render_results, render=context.render_chat)
     rendered = render_leniently(request, render)
+    sampling = with_grammar(wanted.sampling, options, context, rendered)
+    wanted = replace(wanted, sampling=sampling)
 
     def encoder(records: Sequence[Record]) -> WireReply:
         return ResponsesReply(asked, records, context.vocab, rendered)
@@ -138,26 +150,35 @@ def parse_responses(
     )
 
 
-def _check_names(fields: Fields, limits: RequestLimits) -> None:
-    """Refuse fields that say what cannot be done; and in a strict server, all that say nothing."""
+def _check_names(fields: Fields) -> None:
+    """Refuse fields that say what cannot be done."""
     for name, remedy in _ELSEWHERE.items():
         if name in fields:
             raise wrong_value(name, f"is stored nowhere here; {remedy}")
-    note_unknown([n for n in fields.values if n not in _KNOWN and n not in _SAMPLING], limits)
+
+
+def _options(fields: Fields, limits: RequestLimits) -> ChatOptions:
+    """The options of a chat that are not in OpenAI's API, and those that both have."""
+    limits.check_length(fields.values, "stop", limits.max_stops)
+    return CHAT.read(
+        {name: whole(CHAT[name], fields.get(name)) for name in CHAT_OPTIONS if name in fields}
+    )
 
 
 def _wanted(
-    fields: Fields, context: CallContext, limits: RequestLimits, session: str | None
+    fields: Fields,
+    options: ChatOptions,
+    context: CallContext,
+    limits: RequestLimits,
+    session: str | None,
 ) -> GenerationRequest:
-    given = {name: whole(CHAT[name], fields.get(name)) for name in _SAMPLING if name in fields}
-    options = CHAT.read(given)
     most = fields.integer("max_output_tokens", 1)
     top = fields.integer("top_logprobs", 0, limits.max_top_logprobs)
     logprobs = top or 0 if top or _LOGPROBS in fields.list("include") else None
     generation = read_generation(options, context, max_tokens=most, logprobs=logprobs)
-    sampling = read_sampling(CHAT, options, context)
-    reuse = fields.flag("cache_prompt") is not False
-    return GenerationRequest(NO_PROMPT, sampling, generation, session=session, reuse=reuse)
+    request = read_request(options, read_sampling(CHAT, options, context), generation)
+    reuse = request.reuse and fields.flag("cache_prompt") is not False
+    return replace(request, session=session, reuse=reuse)
 
 
 def _asked(
@@ -235,18 +256,26 @@ def _messages(
     return messages
 
 
-def _chat_request(fields: Fields, messages: Sequence[Message], tools: Tools) -> ChatRequest:
-    budget = fields.integer("reasoning_budget", -1)
+def _chat_request(
+    fields: Fields,
+    options: ChatOptions,
+    messages: Sequence[Message],
+    tools: Tools,
+    variables: Mapping[str, Any],
+) -> ChatRequest:
+    budget = options.get("reasoning_budget")
     return ChatRequest(
         tuple(messages),
         tools=enforceable(tools.offered),
         tool_choice=read_choice(fields.get("tool_choice"), tools),
-        parallel_tool_calls=fields.flag("parallel_tool_calls"),
-        json_calls=fields.flag("json_calls"),
+        parallel_tool_calls=options.get("parallel_tool_calls"),
+        json_calls=options.get("json_calls"),
         schema=_schema(fields),
-        enable_thinking=False if budget == 0 else None,
-        reasoning_effort=_effort(fields),
+        template_kwargs={**variables, **(options.get("chat_template_kwargs") or {})},
+        enable_thinking=False if budget == 0 else options.get("enable_thinking"),
+        reasoning_effort=_effort(fields) or options.get("reasoning_effort"),
         reasoning_budget=budget,
+        special_tokens_in_content=options.get("special_tokens_in_content"),
     )
 
 
@@ -254,7 +283,15 @@ def _chat_request(fields: Fields, messages: Sequence[Message], tools: Tools) -> 
 
 
 def _schema(fields: Fields) -> Any:
-    """The JSON schema that ``text.format`` asks for, or None."""
+    """The JSON schema that the reply has to follow, or None."""
+    schema, other = _schema_of_text(fields), fields.json("json_schema")
+    if schema is not None and other is not None and schema != other:
+        raise wrong_value("json_schema", "contradicts text.format: both say what a reply may be")
+    return other if schema is None else schema
+
+
+def _schema_of_text(fields: Fields) -> Any:
+    """What ``text.format`` asks for, or None."""
     text = fields.fields("text")
     form = None if text is None else text.fields("format")
     kind = "text" if form is None else form.get("type")

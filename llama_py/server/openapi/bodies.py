@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llama_py.dialects.openai.bodies import NOT_HERE
+from llama_py.dialects.known_fields import CHAT_OPTIONS, NOT_HERE
 from llama_py.options import CHAT, COMPLETION
 from llama_py.options.sampling import SamplingOptions
 from llama_py.server.config.settings import Settings
@@ -34,6 +34,7 @@ _TIMINGS = said(BOOLEAN, "With `stream`: each chunk says what the reply has take
 _CACHE_PROMPT = said(BOOLEAN, "`false`: nothing that is in memory is taken for this call.")
 _STREAM = said(BOOLEAN, "Send the reply as server-sent events, while it is generated.")
 _SESSION = said(STRING, "Names the conversation, to be kept for its next turn.")
+_JSON_SCHEMA = said(OBJECT, "A JSON schema that the reply has to follow.")
 _SAMPLING = frozenset(SamplingOptions.__annotations__) - NOT_HERE
 
 
@@ -179,6 +180,7 @@ def _completion(settings: Settings) -> Schema:
             "model": _MODEL,
             "prompt": said(prompts, "A text or its tokens, or several of either."),
             "stream": _STREAM,
+            "json_schema": _JSON_SCHEMA,
             **_common(of_options(COMPLETION), settings),
         },
         ["prompt"],
@@ -258,7 +260,8 @@ def _responses(settings: Settings) -> dict[str, Schema]:
         "prompt_cache_key": _SESSION,
         "session_id": _SESSION,
         "user": STRING,
-        **of_options(CHAT, _SAMPLING),
+        "json_schema": _JSON_SCHEMA,
+        **of_options(CHAT, CHAT_OPTIONS),
     }
     return {
         "ResponsesRequest": record(create),
@@ -307,7 +310,7 @@ def _anthropic(settings: Settings) -> dict[str, Schema]:
         "output_config": record({"effort": STRING, "format": OBJECT}),
         "cache_prompt": _CACHE_PROMPT,
     }
-    sampling = of_options(CHAT, ["temperature", "top_p", "top_k"])
+    sampling = of_options(CHAT, CHAT_OPTIONS - {"stop"})
     stops = listing(STRING, maxItems=settings.max_stops)
     create = {
         **shared,
@@ -316,6 +319,7 @@ def _anthropic(settings: Settings) -> dict[str, Schema]:
         "stream": _STREAM,
         "stop_sequences": said(stops, "Texts that end the reply."),
         "metadata": record({"user_id": STRING}),
+        "json_schema": _JSON_SCHEMA,
     }
     return {
         "MessagesRequest": record(create, ["messages", "max_tokens"]),
@@ -392,7 +396,8 @@ def _native_options(settings: Settings) -> dict[str, Schema]:
         "return_tokens": said(BOOLEAN, "Say which tokens the reply consists of."),
         "response_fields": said(listing(STRING), "Only these members of the reply."),
         "t_max_predict_ms": said(NUMBER, "Longest time for the reply, in milliseconds."),
-        "json_schema": said(OBJECT, "A JSON schema that the reply has to follow."),
+        "json_schema": _JSON_SCHEMA,
+        "stop_token_ids": _TOKENS,
         "session_id": _SESSION,
         **options,
     }

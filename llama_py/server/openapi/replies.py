@@ -155,6 +155,15 @@ _RESPONSES: dict[str, Schema] = {
         }
     ),
     "DeletedResponse": _deleted("response.deleted"),
+    "CancelledResponse": record(
+        {
+            "id": STRING,
+            "object": one_of_texts("response"),
+            "status": STRING,
+            "output": listing(OBJECT),
+        },
+        ["id", "object", "status", "output"],
+    ),
     "InputTokens": record({"object": STRING, "input_tokens": INTEGER}, ["input_tokens"]),
 }
 

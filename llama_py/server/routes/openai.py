@@ -18,8 +18,8 @@ from llama_py.errors import shown
 from llama_py.server.counting import count_tokens
 from llama_py.server.exchange import respond, respond_to_form
 from llama_py.server.pool.pool import ServedModel
-from llama_py.server.routes.common import Routes
-from llama_py.server.service import service_of, tenant_of
+from llama_py.server.routes.common import Routes, cancel_reply
+from llama_py.server.service import service_of
 from llama_py.server.transport.bodies import read_body
 
 __all__ = ["ROUTES"]
@@ -64,8 +64,7 @@ def _parse(
 @ROUTES.post("/v1/chat/completions/control")
 async def _control(request: Request) -> Response:
     """End a reply that is being generated: ``{"id": ..., "action": "cancel"}``."""
-    service = service_of(request)
-    body = await read_body(request, service.settings)
+    body = await read_body(request, service_of(request).settings)
     action, wanted = body.get("action"), body.get("id")
     for name in ("action", "id"):
         if body.get(name) is None:
@@ -73,10 +72,7 @@ async def _control(request: Request) -> Response:
     if action != "cancel":
         message = f"action is {shown(action)}; expected 'cancel'"
         raise RequestError(Kind.INVALID_VALUE, message, "action")
-    tenant = tenant_of(request)
-    for exchange in service.exchanges:
-        if exchange.id and exchange.id == wanted and exchange.tenant == tenant:
-            exchange.cancel()
-            return JSONResponse({"success": True})
+    if cancel_reply(request, wanted):
+        return JSONResponse({"success": True})
     message = f"no reply with the id {shown(wanted)} is being generated"
     raise RequestError(Kind.NOT_FOUND, message, "id")

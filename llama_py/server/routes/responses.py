@@ -20,7 +20,7 @@ from llama_py.server.counting import count_tokens
 from llama_py.server.exchange import respond
 from llama_py.server.kept.response_store import Responses
 from llama_py.server.pool.served_model import ServedModel
-from llama_py.server.routes.common import Routes
+from llama_py.server.routes.common import Routes, cancel_reply
 from llama_py.server.service import caller_of, service_of
 from llama_py.server.truncating import truncated
 
@@ -81,6 +81,28 @@ async def _delete(request: Request) -> Response:
     if not _stored(request).delete(response_id):
         raise _not_found(response_id)
     return _json({"id": response_id, "object": "response", "deleted": True})
+
+
+@ROUTES.post("/v1/responses/{response_id}/cancel", "/responses/{response_id}/cancel")
+async def _cancel(request: Request) -> Response:
+    """End a response that is being generated; one that has ended already is what it is."""
+    response_id = request.path_params["response_id"]
+    if cancel_reply(request, response_id):
+        ended = {"id": response_id, "object": "response", "status": "cancelled"}
+        return _json({**ended, "output": [], "error": None, "incomplete_details": None})
+    response = _stored(request).response(response_id)
+    if response is None:
+        raise _not_found(response_id)
+    return _json(response)
+
+
+@ROUTES.post("/v1/responses/compact", "/responses/compact")
+async def _compact(request: Request) -> Response:
+    raise RequestError(
+        Kind.NOT_IMPLEMENTED,
+        'conversations are not compacted here; pass truncation="auto", or ask for a summary of the '
+        "conversation and go on from that",
+    )
 
 
 def _stored(request: Request) -> Responses:

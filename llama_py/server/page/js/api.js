@@ -19,7 +19,8 @@ export class ApiError extends Error {
    * @param {string} kind
    * @param {string} message what the server said
    * @param {{status?: number, retryAfter?: number, param?: string, tokens?: number,
-   *   limit?: number}} [details] `retryAfter` in seconds; `tokens` and `limit` of an overflow
+   *   isBound?: boolean, limit?: number}} [details] `retryAfter` in seconds; `tokens` and `limit` of
+   *   an overflow, and whether `tokens` is only a lower bound
    */
   constructor(kind, message, details = {}) {
     super(message);
@@ -201,6 +202,7 @@ function errorOf(status, error, headers = new Headers()) {
     param: error.param ?? undefined,
     retryAfter: Number.parseFloat(headers.get("Retry-After")) || undefined,
     tokens: error.n_prompt_tokens,
+    isBound: error.at_least === true,
     limit: error.n_ctx,
   });
 }

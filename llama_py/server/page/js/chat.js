@@ -285,10 +285,10 @@ export class Chat {
     return true;
   }
 
-  async #firstThatFits(conversation, path, { tokens, limit } = {}, less) {
+  async #firstThatFits(conversation, path, { tokens, limit, isBound } = {}, less) {
     const holds = limit ?? this.#choice().limit ?? 2048;
     const seen = path.slice(conversation.firstSeenIn(path));
-    const known = { path: seen, tokens: tokens ?? holds };
+    const known = { path: seen, tokens: tokens ?? holds, isBound };
     const count = counter(this.#api, conversation, known, await this.#choiceFor(path));
     return chooseFirst(conversation, path, holds, count, less);
   }

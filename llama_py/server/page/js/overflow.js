@@ -51,19 +51,25 @@ async function earliest(count, fits) {
   return low;
 }
 
+/** Tokens of a character where only a lower bound of a prompt's length is known: more than usual. */
+const MANY = 0.5;
+
 /**
  * A function that counts the tokens of a prompt: it asks the server, or estimates from a prompt of
- * known length if the server cannot say.
+ * known length if the server cannot say. A prompt that is too long to be counted has at least as
+ * many as the server says, which are more than fit.
  */
 export function counter(api, conversation, known, choice) {
-  const perCharacter = known.tokens / Math.max(1, lengthOf(known.path));
+  const found = known.tokens / Math.max(1, lengthOf(known.path));
+  const perCharacter = known.isBound ? Math.max(found, MANY) : found;
   let asks = true;
   return async (path) => {
     if (asks) {
       try {
         const body = chatBody(conversation, path, choice);
         return await api.countTokens({ ...body, stream: false });
-      } catch {
+      } catch (error) {
+        if (error.kind === "overflow" && error.tokens) return error.tokens;
         asks = false;
       }
     }

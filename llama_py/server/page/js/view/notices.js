@@ -35,8 +35,9 @@ export function limitNotice({ id, usage, isLast, limit }, actions) {
 }
 
 function overflowNotice({ id, error }, actions) {
-  const { tokens: has, limit } = error;
-  const numbers = has && limit ? `It has ${tokens(has)}, and the context of this model holds ${count(limit)}.` : "";
+  const { tokens: has, limit, isBound } = error;
+  const length = `${isBound ? "at least " : ""}${tokens(has)}`;
+  const numbers = has && limit ? `It has ${length}, and the context of this model holds ${count(limit)}.` : "";
   const alone = error.alone ? "Even the last message alone is too long. Shorten it, or attach less." : "";
   const text = `The conversation no longer fits. ${numbers} Nothing was cut off, and nothing is lost. ${alone}`;
   const ways = error.alone ? [["Edit the message", () => actions.editLast()]] : roomFor(id, actions, true);
