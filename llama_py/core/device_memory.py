@@ -109,7 +109,10 @@ def memory_by_device(context: Context) -> tuple[DeviceMemory, ...]:
         # the pages of those that were copied to a device, or into another order.
         spans = sum(row.model for row in mapped)
         copied = sum(sums[0] for sums in found.values()) - spans
-        found[_CPU][0] += max(0, context.model.size_bytes - copied) - spans
+        # Copies may be larger than what they were made of (AMX), and one matrix may be needed twice
+        # (tied embeddings); but rows of tokens are always looked up in the file.
+        least = context.model.info.embedding_bytes
+        found[_CPU][0] += max(least, context.model.size_bytes - copied) - spans
     order = [*context.model.devices]
     names = sorted(found, key=lambda name: order.index(name) if name in order else len(order))
     return tuple(DeviceMemory(name, *found[name]) for name in names if any(found[name]))

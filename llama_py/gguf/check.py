@@ -41,6 +41,7 @@ class GGUFInfo:
         places: for each part, where its header ends and where each of its tensors begins.
         has_head: there is a classification head, whose outputs are scores of a text.
         n_heads: next-token heads (MTP), each with the weights of a layer.
+        embedding_bytes: the size of the embeddings of tokens.
     """
 
     path: Path
@@ -57,6 +58,7 @@ class GGUFInfo:
     places: Mapping[Path, tuple[int, ...]]
     has_head: bool = False
     n_heads: int = 0
+    embedding_bytes: int = 0
 
     @property
     def chat_template(self) -> str | None:
@@ -134,7 +136,8 @@ def _check(path: Path) -> GGUFInfo:
 def _info(path: Path, architecture: str, headers: Mapping[Path, GGUFHeader]) -> GGUFInfo:
     header = headers[path]
     tensors = [tensor for part in headers.values() for tensor in part.tensors]
-    names = {tensor.name for tensor in tensors}
+    sizes = {tensor.name: tensor.n_bytes for tensor in tensors}
+    names = set(sizes)
     types: dict[str, int] = {}
     for tensor in tensors:
         types[tensor.type] = types.get(tensor.type, 0) + 1
@@ -158,6 +161,7 @@ def _info(path: Path, architecture: str, headers: Mapping[Path, GGUFHeader]) -> 
         },
         has_head=bool(names & {last, "cls.output.weight"}),
         n_heads=_n_heads(architecture, header.scalars, names),
+        embedding_bytes=sizes.get("token_embd.weight", 0),
     )
 
 
