@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -37,6 +37,8 @@ _NO_ROUTE = "other"
 _NATIVE = "llamacpp:"
 #: llama-server calls it a counter, although it is a maximum; the library adds ``_total`` to those.
 _LONGEST = b"# TYPE llamacpp:n_tokens_max "
+#: Libraries before 0.23 have no name for it.
+_PLAIN_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 #: Clients may send any word as a method.
 _METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
 
@@ -75,7 +77,7 @@ class ServerMetrics:
         versions of the library write ``llamacpp_`` where dashboards look for ``llamacpp:``.
         """
         page = generate_latest(self._registry).replace(_LONGEST + b"gauge", _LONGEST + b"counter")
-        return page, CONTENT_TYPE_PLAIN_0_0_4
+        return page, _PLAIN_TEXT
 
 
 class _Collector(Collector):
