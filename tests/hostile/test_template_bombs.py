@@ -79,7 +79,8 @@ PAST_THE_COUNT = (
     *(
         NESTED + each
         for each in (
-            "{{ {1: a}.values() }}", "{{ {1: a}.values().mapping }}", "{{ {1: a}.values() | join }}",
+            "{{ {1: a}.values() }}", "{{ {1: a}.values().mapping }}",
+            "{{ {1: a}.values() | join }}",
             "{{ [a] | select | join }}", "{{ [a] | select | tojson }}",
             "{{ [[a] | select] | tojson }}", "{{ dict([[t, 1]]) | length }}",
             "{{ [t] | select | unique | list }}", "{{ {1: a}.items() == {1: b}.items() }}",
