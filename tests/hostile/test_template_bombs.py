@@ -72,16 +72,16 @@ PAST_THE_COUNT = (
     "{{ strftime_now('%999d' * 200000) | length }}",
     "{{ ('a\\r' * 1000000) | indent(2000) }}",
     "{% set l = [[1] * 2000] %}" + 190 * "{% set l = [l] %}" + "{{ l | tojson(indent=900) }}",
-    "{% for i in range(900000) %}" + "{% set a = i %}" * 15000 + "{% endfor %}",
+    "{% for i in range(900000) %}" + "{% set a = i %}" * 7000 + "{% endfor %}",
     "{% set l = [] %}{% for i in range(900000) %}"
-    + "{% set _ = l.append({}) %}" * 8000
+    + "{% set _ = l.append({}) %}" * 4000
     + "{% endfor %}",
     *(
         NESTED + each
         for each in (
             "{{ {1: a}.values() }}", "{{ {1: a}.values().mapping }}",
             "{{ {1: a}.values() | join }}",
-            "{{ [a] | select | join }}", "{{ [a] | select | tojson }}",
+            "{{ a.count(b) }}", "{{ [a] | select | join }}", "{{ [a] | select | tojson }}",
             "{{ [[a] | select] | tojson }}", "{{ dict([[t, 1]]) | length }}",
             "{{ [t] | select | unique | list }}", "{{ {1: a}.items() == {1: b}.items() }}",
             "{{ {1: 2}.keys() - [t] }}", "{{ 'a' ~ {1: a}.values() }}",
