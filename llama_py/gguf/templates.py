@@ -16,8 +16,8 @@ from llama_py.quick_dataclass import dataclass
 
 __all__ = ["MAX_LENGTH", "MAX_NESTING", "template_problem"]
 
-#: Bytes. Templates of published models have at most some tens of thousands.
-MAX_LENGTH: Final = 1 << 20
+#: Characters. Published templates have at most some tens of thousands, and 2^17 compile in seconds.
+MAX_LENGTH: Final = 1 << 17
 #: Levels of brackets and blocks, and operators in a row; published templates have up to fifty.
 MAX_NESTING: Final = 400
 #: Levels of all macros together, because each of them may call the next one.

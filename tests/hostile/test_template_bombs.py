@@ -57,6 +57,41 @@ STATEMENTS = (
     "{% call g(s) %}B{% endcall %}", "{% block b %}{{ self.b() }}{% endblock %}",
 )  # fmt: skip
 
+#: Lists in lists (and tuples): 10^12 items when they are written, compared or hashed.
+NESTED = "{% set a = [1] %}{% set b = [1] %}{% set t = (1,) %}" + 6 * (
+    "{% set a = [a] * 100 %}{% set b = [b] * 100 %}{% set t = (t,) * 100 %}"
+)
+#: Each went past the counting, and took hours or gigabytes.
+PAST_THE_COUNT = (
+    "{{ (1).to_bytes(1500000000, 'big') | length }}",
+    "{{ '{0[0]:{0[1]}}'.format([1, 900000000]) }}",
+    "{% set s = 'x' * 1000000 %}{{ ''.join(([s] * 2000) | select) }}",
+    "{% set s = 'x' * 1000000 %}{{ ([s] * 2000) | select | join }}",
+    "{% set l = [0] * 100000 %}{{ ([l] * 1000) | select | sum(start=[]) | length }}",
+    "{% set r = range(900000) %}" + "{{ 'x' in r }}" * 3000,
+    "{{ strftime_now('%999d' * 200000) | length }}",
+    "{{ ('a\\r' * 1000000) | indent(2000) }}",
+    "{% set l = [[1] * 2000] %}" + 190 * "{% set l = [l] %}" + "{{ l | tojson(indent=900) }}",
+    "{% for i in range(900000) %}" + "{% set a = i %}" * 7000 + "{% endfor %}",
+    "{% set l = [] %}{% for i in range(900000) %}"
+    + "{% set _ = l.append({}) %}" * 4000
+    + "{% endfor %}",
+    *(
+        NESTED + each
+        for each in (
+            "{{ {1: a}.values() }}", "{{ {1: a}.values().mapping }}",
+            "{{ {1: a}.values() | join }}",
+            "{{ a.count(b) }}", "{{ [a] | select | join }}", "{{ [a] | select | tojson }}",
+            "{{ [[a] | select] | tojson }}", "{{ dict([[t, 1]]) | length }}",
+            "{{ [t] | select | unique | list }}", "{{ {1: a}.items() == {1: b}.items() }}",
+            "{{ {1: 2}.keys() - [t] }}", "{{ 'a' ~ {1: a}.values() }}",
+            "{{ '%s' % ({1: a}.values(),) }}", "{{ {1: a, 2: b}.values() | sort | length }}",
+            "{{ {1: a, 2: b}.values() | max }}", "{{ raise_exception({1: a}.values()) }}",
+            "{% macro m() %}{{ varargs }}{% endmacro %}{{ m({1: a}.values()) }}",
+        )
+    ),
+)  # fmt: skip
+
 
 class Bomb:
     """One template."""
@@ -101,7 +136,7 @@ def work(first: int, last: int) -> None:
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refused = 0
     for seed in range(first, last):
-        source = Bomb(seed).source()
+        source = PAST_THE_COUNT[-1 - seed] if seed < 0 else Bomb(seed).source()
         start = time.thread_time()
         try:
             python_jinja.JinjaTemplate(source).render(VALUES)
@@ -134,6 +169,14 @@ def test_costly_templates_stay_within_the_budget() -> None:
     told = run(0, 300, 280)
     assert "OVER" not in told
     assert int(told.split("refused ")[1].split()[0]) > 100
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measures memory")
+@pytest.mark.timeout(300)
+def test_templates_that_went_past_the_count() -> None:
+    told = run(-len(PAST_THE_COUNT), 0, 280)
+    assert "OVER" not in told
+    assert int(told.split("refused ")[1].split()[0]) == len(PAST_THE_COUNT)
 
 
 @pytest.mark.long

@@ -17,9 +17,10 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Set, ValuesView
 from datetime import datetime
 from functools import cache, lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
@@ -119,7 +120,7 @@ class TemplateBudget:
         """A value was computed."""
         if isinstance(value, str):
             self.write(len(value))
-        elif isinstance(value, (list, tuple, dict)):
+        elif isinstance(value, (list, tuple, dict, Set)):
             self.step(len(value))
         elif isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise _LimitError(f"it computes a number of more than {MAX_BITS} bits")
@@ -147,13 +148,16 @@ class TemplateBudget:
         return weight
 
 
-_CONTAINERS = (list, tuple, dict, Namespace)
+#: What Python writes, compares or hashes with all that is in it.
+_CONTAINERS = (list, tuple, dict, Namespace, Set, KeysView, ValuesView, ItemsView, MappingProxyType)
 
 
 def _inside(value: Any) -> list[Any]:
     if isinstance(value, Namespace):
         value = value._Namespace__attrs
-    return [*value.keys(), *value.values()] if isinstance(value, dict) else [*value]
+    if isinstance(value, (dict, MappingProxyType)):
+        return [*value.keys(), *value.values()]
+    return [*value]
 
 
 class _Local(threading.local):
@@ -190,6 +194,9 @@ _ITERATING = frozenset(
 #: The most characters that each one may become.
 _ESCAPING = {"e": 6, "escape": 6, "forceescape": 6, "tojson": 6, "urlencode": 12}
 _NUMBERS = re.compile(r"\d+")
+#: Where Python takes a line, or a word, to end.
+_LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+_ASCII_SPACE = " \n\t\r\v\f\x1c\x1d\x1e\x1f"
 
 
 def _before(name: str, given: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
@@ -227,7 +234,10 @@ def _joins(count: TemplateBudget, given: Any, others: list[Any], size: int) -> N
 def _widens(count: TemplateBudget, given: Any, others: list[Any], size: int) -> None:
     """Lines or items are moved, by as many characters as a number or text says."""
     widths = [len(x) if isinstance(x, str) else abs(x) for x in _flat(others) if _measures(x)]
-    lines = 1 + (given.count("\n") + given.count("\t") if isinstance(given, str) else size)
+    if isinstance(given, str):
+        lines = 1 + given.count("\t") + sum(map(given.count, _LINE_ENDS))
+    else:
+        lines = 1 + size * 8  # what is in lists is moved several times, and weighs 16 at least
     count.write(sum(widths) * lines)
 
 
@@ -237,24 +247,37 @@ def _measures(value: Any) -> bool:
 
 def _wraps(count: TemplateBudget, given: Any, others: list[Any], size: int) -> None:
     """A text may be put between all characters, and each cut copies what is left of a word."""
+    count.step(size // 2)
     width = max([1, *(x for x in others if isinstance(x, int))])
     count.write(size * max((len(x) for x in others if isinstance(x, str)), default=0))
     count.step(size * (size // width) // 1000)
 
 
 def _strips(count: TemplateBudget, given: Any, others: list[Any], size: int) -> None:
-    """Each comment that is taken out copies the text."""
+    """Each comment that is taken out copies the text, and its words are split."""
     count.step(str(given).count("<") * size // 1000)
+    _splits(count, given, [], size)
 
 
 def _formats(count: TemplateBudget, given: Any, others: list[Any], size: int) -> None:
     """A text with places for others; each may say how wide it is."""
     text = str(given)
     widths = sum(int(digits[:12]) for digits in _NUMBERS.findall(text))
-    widths += sum(abs(x) for x in _flat(others) if isinstance(x, int))
+    widths += sum(abs(x) for x in _numbers_in(others))
     places = text.count("%") + text.count("{")
     count.step(places)
     count.write(widths + places * (1 + sum(map(count.weigh, others))))
+
+
+def _numbers_in(value: Any) -> Iterator[int]:
+    """Whole numbers in a value that was weighed: a place may take its width from any of them."""
+    rest = [value]
+    while rest:
+        each = rest.pop()
+        if isinstance(each, int):
+            yield each
+        elif isinstance(each, _CONTAINERS):
+            rest += _inside(each)
 
 
 def _flat(values: list[Any]) -> Iterator[Any]:
@@ -270,7 +293,15 @@ def _searches(count: TemplateBudget, given: Any, others: list[Any], size: int) -
 
 def _splits(count: TemplateBudget, given: Any, others: list[Any], size: int) -> None:
     text, sought = str(given), [x for x in others if isinstance(x, str) and x]
-    count.step(sum(map(text.count, sought or " \n\t\r\v\f")))
+    if not sought and not text.isascii():
+        _cuts(count, given, others, size)
+    else:
+        count.step(sum(map(text.count, sought or _ASCII_SPACE)))
+
+
+def _cuts(count: TemplateBudget, given: Any, others: list[Any], size: int) -> None:
+    """Each second character may begin a word."""
+    count.step(size // 2)
 
 
 def _rounds(count: TemplateBudget, given: Any, others: list[Any], size: int) -> None:
@@ -287,6 +318,8 @@ def _searches_and_splits(*told: Any) -> None:
     _splits(*told)
 
 
+#: Methods of dictionaries that look at no more than their keys.
+_OF_KEYS = frozenset(("get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"))
 _COSTS: dict[str, Callable[[TemplateBudget, Any, list[Any], int], None]] = {
     "replace": _replaces,
     "join": _joins,
@@ -297,12 +330,15 @@ _COSTS: dict[str, Callable[[TemplateBudget, Any, list[Any], int], None]] = {
     "striptags": _strips,
     "wordwrap": _wraps,
     **dict.fromkeys(("rfind", "rindex", "rpartition"), _searches),
-    **dict.fromkeys(("split", "splitlines", "wordcount"), _splits),
+    **dict.fromkeys(("split", "splitlines"), _splits),
+    **dict.fromkeys(("title", "wordcount"), _cuts),
     **dict.fromkeys(("indent", "tojson", "center", "ljust", "rjust"), _widens),
     **dict.fromkeys(("zfill", "expandtabs"), _widens),
 }
 #: Methods of a text that no limit is known for.
 _NO_TEXT_METHODS = frozenset(("encode", "format_map", "maketrans", "translate"))
+#: Methods of a number that make bytes, which nothing counts.
+_NO_NUMBER_METHODS = frozenset(("from_bytes", "to_bytes"))
 
 
 def _counted_function(name: str, function: Any) -> Any:
@@ -310,6 +346,9 @@ def _counted_function(name: str, function: Any) -> Any:
     skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if name not in _SHALLOW:
+            args = (*args[:skipped], *map(_at_hand, args[skipped:]))
+            kwargs = {key: _at_hand(value) for key, value in kwargs.items()}
         _before(name, args[skipped], args[skipped + 1 :], kwargs)
         found = function(*args, **kwargs)
         count = _local.count
@@ -318,6 +357,11 @@ def _counted_function(name: str, function: Any) -> Any:
     if skipped:
         wrapper.jinja_pass_arg = function.jinja_pass_arg  # type: ignore[attr-defined]
     return wrapper
+
+
+def _at_hand(value: Any) -> Any:
+    """A value that can be weighed: items that are made one by one as a list."""
+    return [*value] if isinstance(value, Iterator) else value
 
 
 def _counted_items(count: TemplateBudget, items: Iterator[Any]) -> Iterator[Any]:
@@ -332,9 +376,9 @@ _ROUND, _MADE, _WRITTEN, _COMPARED = "a round begins", "made", "written", "compa
 
 
 @jinja2.pass_context  # so that Jinja does not compute it when it compiles
-def _round(context: Context, value: Any, size: int) -> Any:
+def _round(context: Context, value: Any, size: int, parts: int) -> Any:
     count = _local.count
-    count.step()
+    count.step(1 + parts)
     count.write(size)
     return value
 
@@ -357,6 +401,8 @@ def _compared(context: Context, value: Any) -> Any:
     """A value is compared, or a key: Python looks at all that is in it."""
     if isinstance(value, _CONTAINERS):
         _local.count.weigh(value)
+    elif isinstance(value, (str, range)):
+        _local.count.step(len(value) >> 6)
     return value
 
 
@@ -378,10 +424,11 @@ def _counted(node: Any) -> Any:
 
 def _count_rounds(node: Any) -> Any:
     size = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
+    parts = sum(1 for _ in node.find_all(Node)) >> 6  # what is written once may be run often
     start = nodes.Const("", lineno=node.lineno)
-    node.body.insert(0, nodes.Output([_around(start, _ROUND, size)], lineno=node.lineno))
+    node.body.insert(0, nodes.Output([_around(start, _ROUND, size, parts)], lineno=node.lineno))
     if isinstance(node, nodes.For) and node.test is not None:
-        began = _around(nodes.Const(True, lineno=node.lineno), _ROUND, 0)
+        began = _around(nodes.Const(True, lineno=node.lineno), _ROUND, 0, parts)
         node.test = nodes.And(began, node.test, lineno=node.lineno)
     return node
 
@@ -406,7 +453,8 @@ def _count_output(node: Any) -> Any:
 
 def _count_compare(node: Any) -> Any:
     others = [operand for operand in node.ops if not isinstance(operand.expr, nodes.Const)]
-    if others and not (isinstance(node.expr, nodes.Const) and len(others) == 1):
+    lone = len(others) == 1 and others[0].op not in ("in", "notin")
+    if others and not (isinstance(node.expr, nodes.Const) and lone):
         node.expr = _around(node.expr, _COMPARED)
         for operand in others:
             operand.expr = _around(operand.expr, _COMPARED)
@@ -463,6 +511,8 @@ class _Environment(SandboxedEnvironment):
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, str) and attr in _NO_TEXT_METHODS:
             return False
+        if isinstance(obj, int) and attr in _NO_NUMBER_METHODS:
+            return False
         return super().is_safe_attribute(obj, attr, value)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:
@@ -489,6 +539,10 @@ class _Environment(SandboxedEnvironment):
                 raise _LimitError(f"it computes a number of more than {MAX_BITS} bits")
         elif isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
             count.step(len(left) + len(right))
+        elif isinstance(left, Set):  # keys that are taken out are hashed
+            right = _at_hand(right)
+            count.weigh(left)
+            count.weigh(right)
         return count.made(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
@@ -505,13 +559,21 @@ class _Environment(SandboxedEnvironment):
             count.step(1 + len(kwargs))
             for each in args:
                 count.step(len(each) if hasattr(each, "__len__") else 1)
+                if __obj is dict:  # keys are hashed with all that is in them
+                    count.weigh(each)
         else:
             method = getattr(
                 __obj, "__wrapped__", __obj
             )  # the sandbox puts its own around ``format``
             owner, name = getattr(method, "__self__", None), str(getattr(method, "__name__", ""))
-            if not isinstance(owner, list) or name not in ("append", "insert", "pop"):
-                _before(name, owner if isinstance(owner, (str, list)) else "", args, kwargs)
+            if isinstance(owner, list) and name in ("append", "insert", "pop"):
+                count.step()
+            else:
+                args = tuple(map(_at_hand, args))
+                # A filter of that name looks at a length only.
+                name = "counts" if name == "count" else name
+                known = isinstance(owner, (str, *_CONTAINERS))
+                _before(name, owner if known and name not in _OF_KEYS else "", args, kwargs)
         found = super().call(__context, __obj, *args, **kwargs)
         return _counted_items(count, found) if isinstance(found, Iterator) else count.made(found)
 
@@ -544,7 +606,9 @@ def _tojson(
 def _plain(value: Any) -> Any:
     """What Transformers' filter refuses and llama.cpp's writes: items one by one, and null."""
     if isinstance(value, Iterator):
-        return [*value]
+        items = [*value]
+        _local.count.write(_local.count.weigh(items))
+        return items
     if isinstance(value, jinja2.Undefined):
         return None
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
@@ -561,6 +625,7 @@ def _range(*bounds: int) -> range:
 
 
 def _strftime_now(form: str) -> str:
+    _local.count.write(256 * len(form))  # Python makes room for as much
     now = _local.now
     return (datetime.now() if now is None else datetime.fromtimestamp(now)).strftime(form)
 

@@ -56,11 +56,12 @@ class ClientAddresses:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An address, with a port or without; None if it is none."""
+    """An address, with a port or without; None if it is none. A zone, which may be any text, is
+    left out."""
     if text.startswith("[") or text.count(":") == 1:
         text = text.rpartition(":")[0] if not text.endswith("]") else text
     try:
-        address = ipaddress.ip_address(text.strip("[]"))
+        address = ipaddress.ip_address(text.strip("[]").partition("%")[0])
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address
