@@ -3,7 +3,7 @@
 llama.cpp's parser and interpreter of templates are recursive, and nothing limits their depth: a
 few kilobytes of brackets overflow the stack, which ends the process. ``template_problem`` finds
 that by reading the tags as llama.cpp's lexer does. It reads no meaning into them: what a template
-computes is limited elsewhere (``chat.templates.rehearsal``).
+computes is limited elsewhere (``chat.templates.python_jinja``).
 """
 
 from __future__ import annotations

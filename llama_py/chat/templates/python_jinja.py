@@ -45,10 +45,10 @@ __all__ = [
 
 #: Rounds of loops, calls, filters, items of lists. A long conversation takes some ten thousands.
 MAX_STEPS = 1_000_000
-#: Characters that are written and put together in all, beside those that were given.
+#: Characters that one rendering writes and puts together, beside those that were given.
 MAX_TEXT = 1 << 25
-#: How often each character that was given may be written.
-MAX_COPIES = 40
+#: How often it may write each character that was given; published templates do up to eleven times.
+MAX_COPIES = 16
 #: Seconds. On a machine that is busy it gets half as many of processor time beyond that.
 MAX_SECONDS = 5.0
 #: Lists in lists: some of Python's functions go into them by recursion without a limit.
@@ -71,15 +71,27 @@ class TemplateBudget:
         given: the request; it is measured when it matters.
     """
 
-    __slots__ = ("_ends", "_given", "_next_look", "_used", "calls", "steps_left", "text_left")
+    __slots__ = (
+        *("_ends", "_given", "_next_look", "_text_most", "_used"),
+        *("calls", "steps_left", "text_left"),
+    )
 
     def __init__(self, given: Any = None) -> None:
-        self.text_left = MAX_TEXT
+        self.text_left = self._text_most = MAX_TEXT
         self.steps_left = self._next_look = MAX_STEPS
         self.calls = 0
         self._given = given
         self._ends = 0.0
         self._used: float | None = None
+
+    def begin(self) -> None:
+        """A rendering begins: what the last one wrote is gone."""
+        self.text_left = self._text_most
+
+    def keep(self, text: str) -> str:
+        """A rendering ended with this text, which stays."""
+        self._text_most -= len(text)
+        return text
 
     def step(self, count: int = 1) -> None:
         self.steps_left -= count
@@ -96,6 +108,7 @@ class TemplateBudget:
     def _add_for_given(self) -> None:
         size = 0 if self._given is None else length_of(self._given)
         self._given = None
+        self._text_most += MAX_COPIES * size
         self.text_left += MAX_COPIES * size
         self.steps_left += size
 
@@ -373,6 +386,7 @@ def _counted_items(count: TemplateBudget, items: Iterator[Any]) -> Iterator[Any]
 # ---- what is counted in the template itself ------------------------------------------------------
 
 _ROUND, _MADE, _WRITTEN, _COMPARED = "a round begins", "made", "written", "compared"
+_BEGUN, _JOINED = "begun", "joined"
 
 
 @jinja2.pass_context  # so that Jinja does not compute it when it compiles
@@ -393,6 +407,23 @@ def _written(context: Context, value: Any) -> Any:
     """A value becomes text."""
     count = _local.count
     count.write(len(value) if type(value) is str else count.weigh(value))
+    return value
+
+
+@jinja2.pass_context
+def _begun(context: Context, value: Any) -> Any:
+    """A value is the beginning of a text that is counted as a whole."""
+    return value if type(value) is str else _written(context, value)
+
+
+@jinja2.pass_context
+def _joined(context: Context, value: str) -> str:
+    """Texts were put together, all but the first of which were counted.
+
+    Templates make their prompt longer part by part (``out = out ~ part``): that copies it each
+    time, but only the last one is kept.
+    """
+    _local.count.write(value.__sizeof__() >> 3)
     return value
 
 
@@ -439,8 +470,8 @@ def _count_value(node: Any) -> Any:
 
 
 def _count_concat(node: Any) -> Any:
-    node.nodes = [_around(each, _WRITTEN) for each in node.nodes]
-    return _around(node, _MADE)
+    node.nodes = [_around(each, _WRITTEN if i else _BEGUN) for i, each in enumerate(node.nodes)]
+    return _around(node, _JOINED)
 
 
 def _count_output(node: Any) -> Any:
@@ -523,8 +554,8 @@ class _Environment(SandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         count = _local.count
         if operator == "+" and type(left) is type(right) is str:  # most of them, quickly
-            count.write(len(left) + len(right))
-            return left + right
+            count.write(len(right))
+            return _joined(context, left + right)
         if operator == "+" and (_is_unknown(left) or _is_unknown(right)):
             left, right = ("" if _is_unknown(each) else each for each in (left, right))
         if operator == "%" and isinstance(left, str):
@@ -651,6 +682,7 @@ def _environment() -> _Environment:
             functions[name] = _counted_function(kind + name, function)
     for name, counting in (
         (_ROUND, _round), (_MADE, _made), (_WRITTEN, _written), (_COMPARED, _compared),
+        (_BEGUN, _begun), (_JOINED, _joined),
     ):  # fmt: skip
         environment.filters[name] = counting
     del environment.globals["lipsum"]
@@ -704,11 +736,13 @@ class JinjaTemplate:
         """
         given = copy.deepcopy(dict(values)) if self._changes else dict(values)
         outer = getattr(_local, "count", None), getattr(_local, "now", None)
-        _local.count = TemplateBudget(values) if budget is None else budget
+        _local.count = count = TemplateBudget(values) if budget is None else budget
         _local.now = now
+        count.begin()
         try:
             # Not ``render``: how that makes errors readable leaves cycles of frames behind.
-            return "".join(self._compiled.root_render_func(self._compiled.new_context(given)))
+            parts = self._compiled.root_render_func(self._compiled.new_context(given))
+            return count.keep("".join(parts))
         except _LimitError as error:
             raise TemplateLimitError(f"the chat template is refused, because {error}") from None
         except RecursionError:
