@@ -65,7 +65,7 @@ def test_what_cannot_be_shown(files: Path) -> None:
         ((*MODEL, *SEES_AND_HEARS, "--image", str(files / "none.png")), "cannot be read"),
         ((*MODEL, *SEES_AND_HEARS, "--image", str(files / "text.txt")), "of no known format"),
         ((*MODEL, *SEES_AND_HEARS, "--image", sound), "should be a picture"),
-        (("-m", blind, "--image", picture), "mmproj=FILE"),
+        (("-m", blind, "--image", picture), "--mmproj FILE"),
         ((*MODEL, "--mmproj", str(files / "none.gguf")), "there is no projector"),
     ):
         done = run("chat", *arguments, "What is it?")
