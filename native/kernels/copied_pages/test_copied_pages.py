@@ -30,7 +30,7 @@ with Llama(path, n_ctx=64, repack=os.environ["REPACK"] == "yes"):
 
 
 def partly_copied(path: Path) -> Path:
-    """A model with matrices that kernels lay out anew, and others in full precision, which none does."""
+    """A model with matrices that kernels lay out anew, and others in F32, which none does."""
     reader = gguf.GGUFReader(tiny_model("full", n_embd=512, n_ff=256))
     out = gguf.GGUFWriter(path, "llama")
     for name, field in reader.fields.items():
