@@ -71,14 +71,20 @@ def write(path: Path, kind: str, names: Sequence[str] | None = None) -> Path:
     return path
 
 
-def use(model: Path, adapter: Path) -> None:
-    with Llama(str(model), n_ctx=64, n_threads=1, lora_path=str(adapter), verbose=False) as llm:
-        llm.create_completion("Once upon a time", max_tokens=2, temperature=0.0)
+def use(model: Path, adapter: Path | None) -> list[float | None]:
+    """The log-probabilities of a reply."""
+    lora = None if adapter is None else str(adapter)
+    with Llama(str(model), n_ctx=64, n_threads=1, lora_path=lora, verbose=False) as llm:
+        reply = llm.create_completion("Once upon a time", max_tokens=2, temperature=0.0, logprobs=1)
+        logprobs = reply["choices"][0]["logprobs"]
+        assert logprobs is not None
+        return [*logprobs["token_logprobs"]]
 
 
 @pytest.mark.parametrize("kind", CHANGED)
 def test_adapters_that_fit_are_used(kind: str, tmp_path: Path) -> None:
-    use(tiny_model(kind), write(tmp_path / "fine.gguf", kind))
+    model = tiny_model(kind)
+    assert use(model, write(tmp_path / "fine.gguf", kind)) != use(model, None)
 
 
 # ---- kinds of files that end the process ---------------------------------------------------------

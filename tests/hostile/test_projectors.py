@@ -123,7 +123,9 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LLAMA_PY_CACHE_DIR", os.fspath(tmp_path / "file"))
-    Projector(model, tiny_projector("mlp")).close()
+    with Projector(model, tiny_projector("mlp")) as projector:
+        assert not projector.closed
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def outcomes(model: Model, seeds: range, folder: Path) -> Counter[str]:

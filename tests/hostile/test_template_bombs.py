@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from llama_py.chat.templates import python_jinja
+from llama_py.chat.templates import budget, python_jinja
 from llama_py.errors import TemplateError
 
 ROOT = Path(__file__).parents[2]
 #: Bytes that a process may grow by, however many templates it renders.
 MOST_MEMORY = 400 << 20
 #: Seconds of one rendering: the limit, and the call of C that it ends behind.
-MOST_SECONDS = 1.5 * python_jinja.MAX_SECONDS + 3
+MOST_SECONDS = 1.5 * budget.MAX_SECONDS + 3
 
 NUMBERS = ("9", "99", "1000", "99999", "10**7", "2**31", "10**30", "-1")
 TEXTS = ("'a'", "'%s'", "'{}'", "'\\n'", "'aé'", "'a b '", "'%0999999999d'", "'{:>999999999}'")

@@ -17,11 +17,9 @@ from functools import cached_property, lru_cache, partial
 from itertools import pairwise, product, starmap
 from typing import Any, Literal, NamedTuple
 
+from llama_py.chat.templates.budget import TemplateBudget
 from llama_py.chat.templates.capabilities import capabilities_of, tells_nothing_apart
-from llama_py.chat.templates.python_jinja import (
-    TemplateBudget,
-    template_of,
-)
+from llama_py.chat.templates.python_jinja import template_of
 from llama_py.core.chat import TemplateHandle
 from llama_py.errors import TemplateError, TemplateLimitError
 from llama_py.quick_dataclass import dataclass
