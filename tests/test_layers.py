@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rules import holds_for_all
+
 PACKAGE = Path(__file__).parent.parent / "llama_py"
 
 LEAVES = {"errors", "forks", "options", "params", "regular_files", "tenants", "version"}
@@ -83,8 +85,15 @@ def parts_imported(path: Path) -> set[str]:
     return found - LIKE_PYTHONS
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: p.relative_to(PACKAGE).as_posix())
-def test_imports_point_downwards(path: Path) -> None:
+def spelt(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def test_imports_point_downwards() -> None:
+    holds_for_all(points_downwards, modules(), spelt)
+
+
+def points_downwards(path: Path) -> None:
     part = part_of(path)
     if part in TOP or part == "__init__":
         return
@@ -290,7 +299,10 @@ def test_a_private_name_from_outside_is_found() -> None:
     assert reached(ast.parse("a._x")) == {"_x"}
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: p.relative_to(PACKAGE).as_posix())
-def test_nobody_reaches_into_what_is_private(path: Path) -> None:
+def test_nobody_reaches_into_what_is_private() -> None:
+    holds_for_all(uses_public_names, modules(), spelt)
+
+
+def uses_public_names(path: Path) -> None:
     if part_of(path) not in REACHING:
         assert reached(ast.parse(path.read_text(encoding="utf-8"))) <= {*REACHED}

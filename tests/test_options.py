@@ -28,17 +28,14 @@ from llama_py.options.marks import Default, Flag, Ignored, Range, SameAs
 from llama_py.params import ContextParams, ModelParams, SamplingParams
 from tests.counting import calls_of
 from tests.ids import spelled_out
+from tests.rules import holds_for_all
 from tools import option_help
 from tools.option_tables import PAGE, page
 
 ROOT = Path(__file__).parent.parent
 
 TABLES: tuple[Table[Any], ...] = (LOAD, COMPLETION, CHAT, SAMPLE, GENERATE)
-OPTIONS = [
-    pytest.param(table, option, id=f"{table.function}-{option.name}")
-    for table in TABLES
-    for option in table
-]
+OPTIONS = [(table, option) for table in TABLES for option in table]
 #: Any value is taken, or one that a test of the call itself checks.
 FREE = {"grammar", "tools", "tool_choice", "functions", "function_call", "response_format"} | {
     "continue_final_message"
@@ -48,8 +45,16 @@ FREE = {"grammar", "tools", "tool_choice", "functions", "function_call", "respon
 # ---- the declarations ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("table", "option"), OPTIONS)
-def test_every_option_is_declared_whole(table: Table[Any], option: Option) -> None:
+def spelt(case: tuple[Table[Any], Option]) -> str:
+    return f"{case[1].name} of {case[0].function}"
+
+
+def test_every_option_is_declared_whole() -> None:
+    holds_for_all(is_declared_whole, OPTIONS, spelt)
+
+
+def is_declared_whole(case: tuple[Table[Any], Option]) -> None:
+    table, option = case
     assert option.doc.endswith((".", ").")), "what does it mean?"
     default = option.default(table.function)
     if option.mark(Default) and default is not None:
@@ -59,8 +64,12 @@ def test_every_option_is_declared_whole(table: Table[Any], option: Option) -> No
             option.read(object())
 
 
-@pytest.mark.parametrize(("table", "option"), OPTIONS)
-def test_ranges_are_kept_and_named(table: Table[Any], option: Option) -> None:
+def test_ranges_are_kept_and_named() -> None:
+    holds_for_all(keeps_its_range, OPTIONS, spelt)
+
+
+def keeps_its_range(case: tuple[Table[Any], Option]) -> None:
+    table, option = case
     limits = option.mark(Range)
     if limits is None:
         return

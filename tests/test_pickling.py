@@ -14,6 +14,7 @@ from llama_py import AsyncLlama, Llama, LlamaDiskCache, LlamaRAMCache
 from llama_py import errors as error_module
 from llama_py.errors import ClosedError, LlamaError, RequestCancelled, StorageError
 from tests.models import tiny_model
+from tests.rules import holds_for_all
 
 OPTIONS: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "flash_attn": False}
 ASK: dict[str, Any] = {"max_tokens": 6, "temperature": 0, "ignore_eos": True}
@@ -96,8 +97,11 @@ def test_a_changed_chat_format_is_kept() -> None:
             assert copy.render_chat(messages).prompt == llm.render_chat(messages).prompt
 
 
-@pytest.mark.parametrize("name", error_module.__all__)
-def test_every_error_arrives_whole(name: str) -> None:
+def test_every_error_arrives_whole() -> None:
+    holds_for_all(arrives_whole, error_module.__all__)
+
+
+def arrives_whole(name: str) -> None:
     kind: type[LlamaError] = getattr(error_module, name)
     given = {"ContextOverflowError": (7, 9), "InputTooLongError": (3, 9, 7)}
     error = kind(*given.get(name, ("what is wrong",)))

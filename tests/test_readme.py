@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import PATIENCE
+from tests.rules import holds_for_all
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -91,8 +92,11 @@ def test_its_blocks_run(page: Path, tmp_path: Path) -> None:
         assert printed in done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_block_is_found(page: Path) -> None:
+def test_every_block_is_found() -> None:
+    holds_for_all(has_no_hidden_block, PAGES, name_of)
+
+
+def has_no_hidden_block(page: Path) -> None:
     """One that is indented, or not closed, would be passed over by the test above."""
     text = page.read_text(encoding="utf-8")
     assert len(list(_BLOCK.finditer(text))) == len(_FENCE.findall(text))
@@ -116,8 +120,11 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name_of)
-def test_its_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere() -> None:
+    holds_for_all(its_links_lead_somewhere, [*PAGES, ROOT / "CONTRIBUTING.md"], name_of)
+
+
+def its_links_lead_somewhere(page: Path) -> None:
     for link in links(page):
         name, _, anchor = link.partition("#")
         target = page.parent / name if name else page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -16,6 +17,7 @@ from llama_py.server.access.keys import ApiKey
 from llama_py.server.routes.page import HEADERS
 from tests.page.conftest import Open
 from tests.page.scripted import Scripted, running
+from tests.rules import holds_for_all
 from tests.server.serving import demo_settings, serving
 
 FOLDER = Path(__file__).parents[2] / "llama_py" / "server" / "page"
@@ -34,8 +36,11 @@ def client() -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_every_file_is_served_to_everybody(client: httpx.Client, path: Path) -> None:
+def test_every_file_is_served_to_everybody(client: httpx.Client) -> None:
+    holds_for_all(partial(is_served, client), FILES, name_of)
+
+
+def is_served(client: httpx.Client, path: Path) -> None:
     response = client.get("/" if path.name == "index.html" else f"/page/{name_of(path)}")
     assert response.status_code == 200
     assert response.content == path.read_bytes()
@@ -89,8 +94,11 @@ def test_probes_of_the_root_are_answered(client: httpx.Client) -> None:
     assert (response.status_code, response.content) == (200, b"")
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if p.suffix == ".js"], ids=name_of)
-def test_scripts_write_no_html_and_load_only_each_other(path: Path) -> None:
+def test_scripts_write_no_html_and_load_only_each_other() -> None:
+    holds_for_all(is_harmless, [path for path in FILES if path.suffix == ".js"], name_of)
+
+
+def is_harmless(path: Path) -> None:
     code = path.read_text(encoding="utf-8")
     for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
         assert forbidden not in code

@@ -15,8 +15,9 @@ from llama_py.options.marks import Range
 from llama_py.server.access.keys import ApiKey
 from llama_py.server.config.configuration import Configuration, Given, read_configuration, to_toml
 from llama_py.server.config.settings import SETTINGS, ModelSettings, Setting, Settings
+from tests.rules import holds_for_all
 
-ALL = [pytest.param(each, id=each.name) for each in SETTINGS.options.values()]
+ALL = SETTINGS.options.values()
 MODEL = ModelSettings(id="m", path="m.gguf")
 
 
@@ -38,8 +39,11 @@ def made(name: str, value: Any) -> Settings:
 # ---- declarations ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setting", ALL)
-def test_every_setting_is_declared_whole(setting: Setting) -> None:
+def test_every_setting_is_declared_whole() -> None:
+    holds_for_all(is_declared_whole, ALL, lambda setting: setting.name)
+
+
+def is_declared_whole(setting: Setting) -> None:
     assert setting.doc.endswith((".", ").")), "what does it mean?"
     assert setting.flag.flags[-1].startswith("--")
     default = setting.default()
@@ -49,8 +53,11 @@ def test_every_setting_is_declared_whole(setting: Setting) -> None:
         setting.read(object())
 
 
-@pytest.mark.parametrize("setting", ALL)
-def test_ranges_are_kept_and_named(setting: Setting) -> None:
+def test_ranges_are_kept_and_named() -> None:
+    holds_for_all(keeps_its_range, ALL, lambda setting: setting.name)
+
+
+def keeps_its_range(setting: Setting) -> None:
     limits = setting.mark(Range)
     for edge, beyond in ((limits.low, -1), (limits.high, 1)) if limits else ():
         if edge is not None:
