@@ -33,10 +33,12 @@ from llama_py.errors import ParameterError
 from llama_py.quick_dataclass import dataclass
 from llama_py.server.access.guard import Guard
 from llama_py.server.access.keys import Caller
+from llama_py.server.app import routes_of
 from llama_py.server.config.settings import Settings
 from llama_py.server.errors import failure_answer, failure_event, route_path
 from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.logs import log_request
+from llama_py.server.operations import Operations
 from llama_py.server.request_record import RequestRecord
 from llama_py.server.transport.bodies import parse_body, read_bytes
 from llama_py.server.transport.extras import client_left
@@ -65,8 +67,6 @@ _SESSION = re.compile(r"/v1/sessions/(?P<id>.+?)(/fork|/save|/snapshots.*)?")
 _RESPONSE = re.compile(r"/v1/responses/(?P<id>[^/]+)(/.*)?")
 #: What may be in the memory of more than one replica.
 _KEPT = ("/v1/sessions/", "/v1/responses/")
-#: What concerns each replica's own memory.
-_EVERYWHERE = frozenset({"/models/load", "/models/unload", "/lora-adapters", "/props"})
 
 
 class ReplicaGone(Exception):
@@ -99,15 +99,18 @@ def gateway_app(settings: Settings, replicas: Replicas) -> ASGIApp:
     Args:
         settings: of the server; keys and limits count here.
     """
-    return Guard(Gateway(settings, replicas), settings, Lifecycle(), (log_request,))
+    operations = Operations(routes_of(settings))
+    gateway = Gateway(settings, replicas, operations)
+    return Guard(gateway, settings, Lifecycle(), operations, (log_request,))
 
 
 class Gateway:
     """See the module. Used by one event loop."""
 
-    def __init__(self, settings: Settings, replicas: Replicas) -> None:
+    def __init__(self, settings: Settings, replicas: Replicas, operations: Operations) -> None:
         self._settings = settings
         self._replicas = replicas
+        self._operations = operations
         #: Name -> id of the models; nothing where there is one, which takes any name.
         models = settings.models if len(settings.models) > 1 else ()
         self._names = {name: each.id for each in models for name in (each.id, *each.aliases)}
@@ -148,7 +151,7 @@ class Gateway:
             ask = await asyncio.to_thread(self._ask_of, request, data)
         else:
             ask = self._ask_of(request, data)
-        if ask.method == "POST" and ask.path in _EVERYWHERE:
+        if self._operations.find(ask.method, ask.path).every_replica:
             answers: list[tuple[AnswerHead, bytes]]
             answers = await self._replicas.everywhere("whole", ask)
             if not answers:

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_py.dialects.failures import Failure, Kind, failure_of
@@ -19,6 +19,7 @@ from llama_py.server.access.guard import Guard
 from llama_py.server.config.settings import Settings
 from llama_py.server.errors import failure_answer, route_path
 from llama_py.server.logs import log_request
+from llama_py.server.operations import Operations
 from llama_py.server.pool.pool import ModelPool
 from llama_py.server.routes import (
     anthropic,
@@ -36,9 +37,9 @@ from llama_py.server.routes import (
 from llama_py.server.routes import models as model_routes
 from llama_py.server.service import Service
 
-__all__ = ["create_app", "error_response"]
+__all__ = ["create_app", "error_response", "routes_of"]
 
-#: They are tried in this order.
+#: They are tried in this order; those of the page come last.
 _ROUTES = [
     *openai.ROUTES,
     *anthropic.ROUTES,
@@ -54,6 +55,11 @@ _ROUTES = [
 ]
 
 
+def routes_of(settings: Settings) -> list[BaseRoute]:
+    """The routes of a server, in the order in which they are tried."""
+    return [*_ROUTES, *(page.ROUTES if settings.ui else page.NO_ROUTES)]
+
+
 def create_app(
     settings: Settings, models: ModelPool | None = None, *, load: bool = True
 ) -> ASGIApp:
@@ -62,9 +68,14 @@ def create_app(
     Args:
         models: who serves the models; by default made from the settings, and closed at the end.
         load: begin with the models of the settings loaded. Otherwise the caller starts them.
+
+    Raises:
+        TypeError: a route does not say who may use it.
     """
     pool = models if models is not None else ModelPool(settings)
     service = Service(settings, pool)
+    routes = routes_of(settings)
+    operations = Operations(routes)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -81,13 +92,14 @@ def create_app(
             await asyncio.to_thread(service.sessions.close)
 
     app = Starlette(
-        routes=[*_ROUTES, *(page.ROUTES if settings.ui else page.NO_ROUTES)],
+        routes=routes,
         lifespan=lifespan,
         middleware=[
             Middleware(
                 Guard,
                 settings=settings,
                 lifecycle=service.lifecycle,
+                operations=operations,
                 finished=(log_request, service.metrics.count),
             ),
             Middleware(_Failures),
@@ -96,6 +108,7 @@ def create_app(
     )
     app.router.redirect_slashes = False
     app.state.service = service
+    app.state.operations = operations
     return app
 
 

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from starlette.routing import Route
 
 from llama_py import demo_model_path
 from llama_py.cli import main
+from llama_py.server.app import routes_of
 from llama_py.server.config.configuration import Given, read_configuration
-from llama_py.server.config.settings import SETTINGS
-from llama_py.server.routes import health
+from llama_py.server.config.settings import SETTINGS, Settings
 from tests.deploy.files import CLOSING, DEPLOY, DRAIN, VARIABLES, read_yaml, seconds
 from tools import server_settings
 
@@ -134,7 +135,7 @@ def test_the_container_is_asked_whether_it_is_well() -> None:
     program = json.loads(check[check.index("[") :])
     compile(program[2], "HEALTHCHECK", "exec")
     assert "'/health'" in program[2]
-    assert "/health" in {route.path for route in health.ROUTES}
+    assert "/health" in {route.path for route in routes_of(Settings()) if isinstance(route, Route)}
     assert "LLAMA_PY_PORT" in VARIABLES
 
 

@@ -14,8 +14,10 @@ import pytest
 import uvicorn
 
 from llama_py.server.access.guard import Guard
+from llama_py.server.app import routes_of
 from llama_py.server.config.settings import Settings
 from llama_py.server.lifecycle import Lifecycle
+from llama_py.server.operations import Operations
 from llama_py.server.transport.connection import connection_class
 from tests.patience import PATIENCE
 from tests.server.serving import serving
@@ -40,8 +42,9 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     settings, lifecycle = Settings(), Lifecycle()
+    guard = Guard(app, settings, lifecycle, Operations(routes_of(settings)))
     config = uvicorn.Config(
-        Guard(app, settings, lifecycle), "127.0.0.1", 0, lifespan="off", log_config=None,
+        guard, "127.0.0.1", 0, lifespan="off", log_config=None,
         http=connection_class(settings), ws="none",
     )  # fmt: skip
     server = uvicorn.Server(config)

@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
-from llama_py.server.openapi.operations import OPERATIONS
+from llama_py.server.app import routes_of
+from llama_py.server.operations import Operations
 from tests.patience import PATIENCE
 from tests.server.serving import Server, demo_settings, serving
 
@@ -28,6 +29,7 @@ with warnings.catch_warnings():
     import schemathesis
     from schemathesis import GenerationMode
 
+OPERATIONS = Operations(routes_of(demo_settings())).described
 #: Bodies of the description for each operation, of which schemathesis makes two in a second.
 FEW_DESCRIBED, MANY_DESCRIBED = 4, 50
 #: Bodies with a wrong value.

@@ -12,11 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from llama_py.server.access.guard import Guard, needs
+from llama_py.server.access.guard import Guard
 from llama_py.server.access.keys import ADMIN, CHAT, SCOPES, Allowance, ApiKey, Caller, KeyRing
+from llama_py.server.app import routes_of
 from llama_py.server.config.settings import Settings
 from llama_py.server.lifecycle import Lifecycle, Phase
+from llama_py.server.operations import PUBLIC, Operation, Operations, Routes
 from llama_py.server.request_record import RequestRecord
 
 CHATS = "/v1/chat/completions"
@@ -65,7 +70,9 @@ class Door:
         self.records: list[RequestRecord] = []
         self.callers: list[Caller] = []
         self.body: Callable[[], Any] = lambda: None
-        self.guard = Guard(self._app, Settings(**settings), self.lifecycle, [self.records.append])
+        read = Settings(**settings)
+        operations = Operations(routes_of(read))
+        self.guard = Guard(self._app, read, self.lifecycle, operations, [self.records.append])
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         self.callers.append(scope["state"]["caller"])
@@ -195,6 +202,31 @@ def test_some_things_need_a_scope(method: str, path: str) -> None:
     assert door.ask(method, path, {**JSON, "x-api-key": OPS.key}).status == 200
 
 
+def test_an_app_with_a_route_that_anybody_might_use_does_not_start() -> None:
+    async def answer(request: Request) -> Response:
+        return Response("secrets")
+
+    with pytest.raises(TypeError, match=r"/admin/keys.* declares no operation"):
+        Operations([*routes_of(Settings()), Route("/admin/keys", answer)])
+
+
+def test_a_route_is_guarded_as_the_router_finds_it() -> None:
+    """The first that fits, whatever comes after it."""
+
+    async def answer(request: Request) -> Response:
+        return Response()
+
+    routes = Routes("Models")
+    routes.get("/models/{id:path}", operation=Operation(ADMIN))(answer)
+    routes.get("/models/mine", operation=Operation(PUBLIC))(answer)
+    routes.post("/models/mine", operation=Operation(CHAT))(answer)
+    operations = Operations(routes)
+    assert operations.find("GET", "/models/mine").scope == ADMIN
+    assert operations.find("HEAD", "/models/a/b").scope == ADMIN
+    assert operations.find("POST", "/models/mine").scope == CHAT
+    assert operations.find("DELETE", "/models/mine").scope == CHAT
+
+
 def test_a_key_for_machines_cannot_chat() -> None:
     door = Door(api_keys=(ApiKey("grafana", "g", frozenset({ADMIN})),))
     assert door.ask("GET", "/metrics", {"x-api-key": "g"}).status == 200
@@ -203,7 +235,6 @@ def test_a_key_for_machines_cannot_chat() -> None:
 
 
 def test_the_path_below_a_proxy_counts() -> None:
-    assert needs("GET", "/health") is None
     door = Door(api_keys=(ALICE,), root_path="/llm")
     scope = {"type": "http", "method": "GET", "path": "/llm/health", "root_path": "/llm"}
     sent: list[Any] = []

@@ -20,43 +20,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_py.dialects.failures import Failure, Kind
 from llama_py.server.access.clients import ClientAddresses
-from llama_py.server.access.keys import ADMIN, CHAT, Allowance, Caller, KeyRing
+from llama_py.server.access.keys import Allowance, Caller, KeyRing
 from llama_py.server.access.origins import HostCheck, OriginCheck, preflight_headers
 from llama_py.server.config.settings import Settings
 from llama_py.server.errors import failure_answer, route_path
 from llama_py.server.lifecycle import Lifecycle
+from llama_py.server.operations import PUBLIC, Operation, Operations
 from llama_py.server.request_record import RequestRecord
 from llama_py.server.transport.extras import BODY, CALLER
 from llama_py.server.transport.unread import Unread
 from llama_py.tenants import working_for
 
-__all__ = ["Guard", "needs"]
+__all__ = ["Guard"]
 
 _log = logging.getLogger("llama_py.server")
 
-#: What carries a file instead of JSON.
-_FORM = "multipart/form-data"
 #: Characters that cannot harm a log or a header.
 _ID = re.compile(r"[A-Za-z0-9._:=+/@-]{1,128}")
-#: Answered to everybody at any time: whether the server is there, and well.
-_PROBES = frozenset({"/health", "/v1/health", "/livez", "/readyz", "/api/hello"})
-#: The page, which asks for a key itself when it gets a 401, and what the API is like.
-_PAGE = frozenset({"/", "/index.html", "/favicon.ico", "/docs", "/docs.css", "/openapi.json"})
-_PAGE_FILES = "/page/"
-#: What only those may see and do who run the server. The rest is for everybody with a key.
-_ADMIN = frozenset({"/metrics", "/slots", "/models/load", "/models/unload"})
-_ADMIN_POSTS = frozenset({"/props", "/lora-adapters"})
 _CLIENT_LEFT = 499
 _KEY_NEEDED = "an API key is needed: send it as Authorization: Bearer KEY, or as x-api-key: KEY"
-
-
-def needs(method: str, path: str) -> str | None:
-    """The scope that a request needs; None for what everybody may ask."""
-    reads = method in ("GET", "HEAD")
-    if reads and (path in _PROBES or path in _PAGE or path.startswith(_PAGE_FILES)):
-        return None
-    admin = path in _ADMIN or (method == "POST" and path in _ADMIN_POSTS)
-    return ADMIN if admin else CHAT
 
 
 class RequestHead:
@@ -104,6 +86,7 @@ class Guard:
     Args:
         app: what is guarded.
         lifecycle: whether requests are let in now.
+        operations: what there is, and who may ask for it.
         finished: called with the record of each request when it is over.
     """
 
@@ -112,11 +95,13 @@ class Guard:
         app: ASGIApp,
         settings: Settings,
         lifecycle: Lifecycle,
+        operations: Operations,
         finished: Iterable[Callable[[RequestRecord], None]] = (),
     ) -> None:
         self._app = app
         self._settings = settings
         self._lifecycle = lifecycle
+        self._operations = operations
         self._finished = tuple(finished)
         self._keys = KeyRing(settings.api_keys)
         self._allowances = {key.name: Allowance(key) for key in settings.api_keys}
@@ -182,10 +167,12 @@ class Guard:
             if origin is not None:
                 answer.headers += preflight_headers(asked.first(b"access-control-request-headers"))
             return None
-        scope = needs(asked.method, asked.path)
-        return None if scope is None else self._check_call(asked, record, scope)
+        operation = self._operations.find(asked.method, asked.path)
+        return None if operation.scope is PUBLIC else self._check_call(asked, record, operation)
 
-    def _check_call(self, asked: RequestHead, record: RequestRecord, scope: str) -> Failure | None:
+    def _check_call(
+        self, asked: RequestHead, record: RequestRecord, operation: Operation
+    ) -> Failure | None:
         """The checks of what is not for everybody."""
         if self._keys:  # find out who asks
             given = _keys_of(asked)
@@ -195,13 +182,13 @@ class Guard:
                 return Failure(Kind.UNAUTHORIZED, unknown if given else _KEY_NEEDED)
             key = found[0]
             record.caller = Caller(key.name, key.scopes, self._settings.share_prefixes)
-        if scope not in record.caller.scopes:
+        if operation.scope not in record.caller.scopes:
             message = f"the API key {record.caller.name!r} may not do this: it lacks the scope "
-            return Failure(Kind.FORBIDDEN, f"{message}{scope!r}")
-        refusal = self._lifecycle.refusal() if asked.path != "/metrics" else None
-        return refusal or self._check_body(asked)
+            return Failure(Kind.FORBIDDEN, f"{message}{operation.scope!r}")
+        refusal = None if operation.always else self._lifecycle.refusal()
+        return refusal or self._check_body(asked, operation.body_type)
 
-    def _check_body(self, asked: RequestHead) -> Failure | None:
+    def _check_body(self, asked: RequestHead, wanted: str) -> Failure | None:
         if _has_two_ends(asked.headers):
             message = "a request has a Content-Length, or Transfer-Encoding: chunked, and not both"
             return Failure(Kind.INVALID_VALUE, message)
@@ -211,7 +198,6 @@ class Guard:
         ):
             return None
         kind = (asked.first(b"content-type") or "").partition(";")[0].strip().lower()
-        wanted = _FORM if asked.path.endswith("/audio/transcriptions") else "application/json"
         if kind != wanted:
             message = f"send Content-Type: {wanted}, and not {kind or 'none'}"
             return Failure(Kind.MEDIA_TYPE, message)
@@ -232,7 +218,8 @@ class Guard:
         self, record: RequestRecord, scope: Scope, receive: Receive, answer: _Answer
     ) -> None:
         scope["state"]["caller"] = record.caller
-        if needs(record.method, record.path) is None:  # probes neither count nor delay a drain
+        operation = self._operations.find(record.method, record.path)
+        if operation.scope is PUBLIC:  # probes neither count nor delay a drain
             await self._run(scope, receive, answer)
             return
         allowance = self._allowances.get(record.caller.name)

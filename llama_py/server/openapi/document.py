@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from typing import Any
 
 from llama_py.dialects.failures import Failure, Kind, anthropic_error, openai_error
 from llama_py.server.config.settings import Settings
 from llama_py.server.openapi.bodies import request_schemas
-from llama_py.server.openapi.operations import OPERATIONS, TAGS, Operation
 from llama_py.server.openapi.replies import reply_schemas
 from llama_py.server.openapi.schemas import Schema, reference
+from llama_py.server.operations import PUBLIC, TAGS, Operation, Operations
 from llama_py.version import __version__
 
 __all__ = ["document"]
@@ -30,18 +29,13 @@ _PLACE = re.compile(r"{(\w+)}")
 _KEYS: list[dict[str, list[str]]] = [{"bearer": []}, {"x-api-key": []}]
 
 
-def document(settings: Settings, offered: Collection[tuple[str, str]]) -> dict[str, Any]:
-    """What clients can ask of a server.
-
-    Args:
-        offered: method and path of each route that there is; others are left out.
-    """
+def document(settings: Settings, operations: Operations) -> dict[str, Any]:
+    """What clients can ask of a server."""
     paths: dict[str, dict[str, Any]] = {}
-    for operation in OPERATIONS:
+    for operation in operations.described:
         for path in operation.paths:
-            if (operation.method, path) in offered:
-                item = paths.setdefault(path, {})
-                item[operation.method.lower()] = _operation(operation, path, settings)
+            item = paths.setdefault(path, {})
+            item[operation.method.lower()] = _operation(operation, path, settings)
     tags = {tag for ways in paths.values() for each in ways.values() for tag in each["tags"]}
     return {
         "openapi": "3.1.0",
@@ -88,7 +82,7 @@ def _operation(operation: Operation, path: str, settings: Settings) -> dict[str,
     }
     if operation.text:
         described["description"] = operation.text
-    if operation.public:
+    if operation.scope is PUBLIC:
         described["security"] = []
     else:  # who asks for no key takes any, and none
         described["security"] = _KEYS if settings.api_keys else [{}, *_KEYS]
@@ -126,7 +120,7 @@ def _failures(operation: Operation, settings: Settings) -> dict[str, Any]:
         kinds += _WITH_BODY
     elif operation.parameters:
         kinds.append(Kind.INVALID_VALUE)
-    if not operation.public:
+    if operation.scope is not PUBLIC:
         kinds += _ALWAYS
     schema = reference("AnthropicError" if operation.is_anthropic else "Error")
     by_status: dict[int, list[str]] = {}

@@ -9,8 +9,8 @@ from html import escape
 from typing import Any
 
 from llama_py.options.describe import limits_in_words
-from llama_py.server.openapi.operations import OPERATIONS, Operation
 from llama_py.server.openapi.schemas import Schema
+from llama_py.server.operations import Operation, Operations
 
 __all__ = ["page"]
 
@@ -39,14 +39,14 @@ _WORDS = {
 }
 
 
-def page(described: Mapping[str, Any]) -> str:
+def page(described: Mapping[str, Any], operations: Operations) -> str:
     """The page.
 
     Args:
-        described: the OpenAPI document.
+        described: the OpenAPI document of these operations.
     """
     info = described["info"]
-    names = [*dict.fromkeys(each.tag for each in _offered(described)), "Bodies"]
+    names = [*dict.fromkeys(each["name"] for each in described["tags"]), "Bodies"]
     parts = [
         _HEAD,
         f"<h1>{escape(info['title'])} {escape(info['version'])}</h1>\n",
@@ -58,21 +58,14 @@ def page(described: Mapping[str, Any]) -> str:
         "</ul>\n</nav>\n",
     ]
     for tag in described["tags"]:
-        operations = [each for each in _offered(described) if each.tag == tag["name"]]
-        if operations:
-            parts.append(f'<section id="{_anchor(tag["name"])}">\n<h2>{escape(tag["name"])}</h2>\n')
-            parts.append(f"<p>{_text(tag['description'])}</p>\n")
-            for each in operations:
+        parts.append(f'<section id="{_anchor(tag["name"])}">\n<h2>{escape(tag["name"])}</h2>\n')
+        parts.append(f"<p>{_text(tag['description'])}</p>\n")
+        for each in operations.described:
+            if each.tag == tag["name"]:
                 parts += _operation(each, described)
-            parts.append("</section>\n")
+        parts.append("</section>\n")
     parts += _components(described)
     return "".join([*parts, _FOOT])
-
-
-def _offered(described: Mapping[str, Any]) -> Iterator[Operation]:
-    for each in OPERATIONS:
-        if each.method.lower() in described["paths"].get(each.paths[0], {}):
-            yield each
 
 
 # ---- operations ----------------------------------------------------------------------------------

@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.server.service import service_of, tenant_of
 
-__all__ = ["Routes", "cancel_reply", "json_response"]
-
-Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
-
-
-class Routes(list[Route]):
-    """The routes of a module, in the order in which it defines their handlers: ``@ROUTES.get``."""
-
-    def get(self, *paths: str) -> Callable[[Handler], Handler]:
-        """Answers GET, and HEAD, at these paths."""
-        return self._at("GET", paths)
-
-    def post(self, *paths: str) -> Callable[[Handler], Handler]:
-        """Answers POST at these paths."""
-        return self._at("POST", paths)
-
-    def delete(self, *paths: str) -> Callable[[Handler], Handler]:
-        """Answers DELETE at these paths."""
-        return self._at("DELETE", paths)
-
-    def head(self, *paths: str) -> Callable[[Handler], Handler]:
-        """Answers HEAD alone at these paths."""
-        return self._at("HEAD", paths)
-
-    def _at(self, method: str, paths: tuple[str, ...]) -> Callable[[Handler], Handler]:
-        def note(handler: Handler) -> Handler:
-            self.extend(Route(path, handler, methods=[method]) for path in paths)
-            return handler
-
-        return note
+__all__ = ["cancel_reply", "json_response"]
 
 
 def json_response(value: Any, status: int = 200) -> Response:

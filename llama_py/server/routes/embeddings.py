@@ -14,19 +14,32 @@ from llama_py.dialects.embeddings import encode_native, encode_openai, naming, r
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.reranking import encode_ranking, read_rerank
 from llama_py.dialects.wire_json import json_bytes
-from llama_py.server.routes.common import Routes
+from llama_py.server.access.keys import CHAT
+from llama_py.server.operations import EMBEDDED, Operation, Routes
 from llama_py.server.service import Service, in_thread, service_of
 from llama_py.server.transport.bodies import model_of, read_body
 from llama_py.server.transport.extras import client_left
 
 __all__ = ["ROUTES"]
 
-ROUTES = Routes()
+ROUTES = Routes("OpenAI")
 
 T = TypeVar("T")
 
 
-@ROUTES.post("/v1/embeddings", "/embeddings")
+@ROUTES.post(
+    "/v1/embeddings",
+    "/embeddings",
+    operation=Operation(
+        CHAT,
+        "Embed texts",
+        text="`/embeddings` takes llama-server's `content` in place of `input` as well, and "
+        "answers in its form then.",
+        body="EmbeddingRequest",
+        reply="Embeddings",
+        failures=EMBEDDED,
+    ),
+)
 async def _embed(request: Request) -> Response:
     service = service_of(request)
     body = await read_body(request, service.settings)
@@ -65,7 +78,21 @@ async def _embed(request: Request) -> Response:
         return await _answer(service, encode)
 
 
-@ROUTES.post("/v1/rerank", "/rerank", "/v1/reranking", "/reranking")
+@ROUTES.post(
+    "/v1/rerank",
+    "/rerank",
+    "/v1/reranking",
+    "/reranking",
+    operation=Operation(
+        CHAT,
+        "Order documents by a query",
+        text="In the form of Jina and Cohere (`documents`), or that of TEI (`texts`). The model "
+        "needs a classification head.",
+        body="RerankRequest",
+        reply="Ranking",
+        failures=EMBEDDED,
+    ),
+)
 async def _rerank(request: Request) -> Response:
     service = service_of(request)
     body = await read_body(request, service.settings)

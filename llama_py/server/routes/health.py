@@ -8,25 +8,34 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from llama_py.dialects.failures import Failure, Kind, RequestError
+from llama_py.server.access.keys import ADMIN
 from llama_py.server.lifecycle import Phase
-from llama_py.server.routes.common import Routes
+from llama_py.server.operations import PUBLIC, Operation, Routes
 from llama_py.server.service import Service, service_of
 
 __all__ = ["ROUTES"]
 
-ROUTES = Routes()
+ROUTES = Routes("Operation")
 
 #: With it, llama-server's scrapers notice that counters began anew.
 _STARTED = "Process-Start-Time-Unix"
 
 
-@ROUTES.get("/livez")
+@ROUTES.get("/livez", operation=Operation(PUBLIC, "Is it alive?", reply="Status"))
 async def _alive(request: Request) -> Response:
     """The process answers; a supervisor restarts one that does not."""
     return JSONResponse({"status": "ok"})
 
 
-@ROUTES.get("/readyz")
+@ROUTES.get(
+    "/readyz",
+    operation=Operation(
+        PUBLIC,
+        "Does it take requests?",
+        text="503 while a model is loaded at the start, and while the server is about to stop.",
+        reply="Status",
+    ),
+)
 async def _ready(request: Request) -> Response:
     """Whether requests are welcome: a balancer sends none where they are not."""
     service = service_of(request)
@@ -58,7 +67,7 @@ def _overload(service: Service, most: int) -> Failure | None:
     return Failure(Kind.UNAVAILABLE, f"{waiting} requests wait for a place", retry_after=1.0)
 
 
-@ROUTES.get("/health", "/v1/health")
+@ROUTES.get("/health", "/v1/health", operation=Operation(PUBLIC, "Is it there?", reply="Status"))
 async def _health(request: Request) -> Response:
     """While draining the process is well, and only new requests are not welcome."""
     service = service_of(request)
@@ -71,14 +80,23 @@ async def _health(request: Request) -> Response:
     return await _alive(request)
 
 
-@ROUTES.get("/api/hello")
-@ROUTES.head("/")
+@ROUTES.get("/api/hello", operation=Operation(PUBLIC))
+@ROUTES.head("/", operation=Operation(PUBLIC))
 async def _hello(request: Request) -> Response:
     """What Claude Code asks before anything else."""
     return Response()
 
 
-@ROUTES.get("/metrics")
+@ROUTES.get(
+    "/metrics",
+    operation=Operation(
+        ADMIN,
+        "Counters, in the form of Prometheus",
+        media_type="text/plain",
+        always=True,
+        failures=(Kind.FORBIDDEN, Kind.NOT_IMPLEMENTED),
+    ),
+)
 async def _metrics(request: Request) -> Response:
     service = service_of(request)
     if not service.settings.metrics:

@@ -24,17 +24,19 @@ from llama_py.dialects.wire import WireCall
 from llama_py.errors import TemplateError
 from llama_py.options.checks import read_text
 from llama_py.params import GenerationParams
+from llama_py.server.access.keys import ADMIN, CHAT
 from llama_py.server.exchange import respond
 from llama_py.server.kept.sessions import conversations_of
+from llama_py.server.operations import ANSWERED, MODEL, ONE_MODEL, Operation, Routes
 from llama_py.server.pool.pool import ServedModel
-from llama_py.server.routes.common import Routes, json_response
+from llama_py.server.routes.common import json_response
 from llama_py.server.service import in_thread, service_of
 from llama_py.server.transport.bodies import model_of, read_body
 from llama_py.version import FINGERPRINT
 
 __all__ = ["ROUTES"]
 
-ROUTES = Routes()
+ROUTES = Routes("llama-server")
 
 Body = dict[str, Any]
 
@@ -42,7 +44,17 @@ Body = dict[str, Any]
 # ---- generating ------------------------------------------------------------------------------
 
 
-@ROUTES.post("/completion")
+@ROUTES.post(
+    "/completion",
+    operation=Operation(
+        CHAT,
+        "Continue a text",
+        body="NativeCompletionRequest",
+        reply="NativeCompletion",
+        events="`data:` lines with pieces of the reply; the last one has `stop` set.",
+        failures=ANSWERED,
+    ),
+)
 async def _completion(request: Request) -> Response:
     def parse(body: Body, model: ServedModel) -> WireCall:
         return read_native(model.context, body, **_options(request, body, model))
@@ -50,7 +62,18 @@ async def _completion(request: Request) -> Response:
     return await respond(request, parse)
 
 
-@ROUTES.post("/infill")
+@ROUTES.post(
+    "/infill",
+    operation=Operation(
+        CHAT,
+        "Fill in a gap in a text",
+        text="Needs a model with infill tokens.",
+        body="InfillRequest",
+        reply="NativeCompletion",
+        events="As of `/completion`.",
+        failures=(*ANSWERED, Kind.NOT_IMPLEMENTED),
+    ),
+)
 async def _infill(request: Request) -> Response:
     def parse(body: Body, model: ServedModel) -> WireCall:
         room = conversations_of(model.llama).room
@@ -87,22 +110,51 @@ async def _answer(request: Request, answer: Callable[[ServedModel, Body], Any]) 
         return json_response(await in_thread(service, answered))
 
 
-@ROUTES.post("/tokenize")
+@ROUTES.post(
+    "/tokenize",
+    operation=Operation(
+        CHAT, "The tokens of a text", body="TokenizeRequest", reply="Tokens", failures=ONE_MODEL
+    ),
+)
 async def _tokenize(request: Request) -> Response:
     return await _answer(request, lambda model, body: tokenize(model.llama.vocab, body))
 
 
-@ROUTES.post("/detokenize")
+@ROUTES.post(
+    "/detokenize",
+    operation=Operation(
+        CHAT, "The text of tokens", body="DetokenizeRequest", reply="Content", failures=ONE_MODEL
+    ),
+)
 async def _detokenize(request: Request) -> Response:
     return await _answer(request, lambda model, body: detokenize(model.llama.vocab, body))
 
 
-@ROUTES.post("/extras/tokenize")
+@ROUTES.post(
+    "/extras/tokenize",
+    operation=Operation(
+        CHAT,
+        "The tokens of a text",
+        text="As llama-cpp-python's server has it.",
+        body="ExtraTokenizeRequest",
+        reply="Tokens",
+        failures=ONE_MODEL,
+    ),
+)
 async def _extra_tokenize(request: Request) -> Response:
     return await _answer(request, lambda model, body: {"tokens": _input_tokens(model, body)})
 
 
-@ROUTES.post("/extras/tokenize/count")
+@ROUTES.post(
+    "/extras/tokenize/count",
+    operation=Operation(
+        CHAT,
+        "How many tokens a text has",
+        body="ExtraTokenizeRequest",
+        reply="Count",
+        failures=ONE_MODEL,
+    ),
+)
 async def _extra_count(request: Request) -> Response:
     return await _answer(request, lambda model, body: {"count": len(_input_tokens(model, body))})
 
@@ -114,7 +166,12 @@ def _input_tokens(model: ServedModel, body: Body) -> list[int]:
     return model.llama.tokenize(text, special=True)
 
 
-@ROUTES.post("/extras/detokenize")
+@ROUTES.post(
+    "/extras/detokenize",
+    operation=Operation(
+        CHAT, "The text of tokens", body="DetokenizeRequest", reply="ExtraText", failures=ONE_MODEL
+    ),
+)
 async def _extra_detokenize(request: Request) -> Response:
     def answer(model: ServedModel, body: Body) -> Body:
         text = model.llama.detokenize(tokens_of(model.llama.vocab, body))
@@ -123,7 +180,16 @@ async def _extra_detokenize(request: Request) -> Response:
     return await _answer(request, answer)
 
 
-@ROUTES.post("/apply-template")
+@ROUTES.post(
+    "/apply-template",
+    operation=Operation(
+        CHAT,
+        "The prompt of a conversation",
+        body="ApplyTemplateRequest",
+        reply="Prompt",
+        failures=ONE_MODEL,
+    ),
+)
 async def _apply_template(request: Request) -> Response:
     limits = service_of(request).limits
 
@@ -144,7 +210,16 @@ async def _apply_template(request: Request) -> Response:
 # ---- the server ------------------------------------------------------------------------------
 
 
-@ROUTES.get("/props")
+@ROUTES.get(
+    "/props",
+    operation=Operation(
+        CHAT,
+        "Facts about a model and its defaults",
+        reply="Properties",
+        failures=ONE_MODEL,
+        parameters=(MODEL,),
+    ),
+)
 async def _props(request: Request) -> Response:
     service = service_of(request)
     name = request.query_params.get("model")
@@ -237,13 +312,27 @@ def _text(llama: Llama, token: int) -> str:
     return llama.vocab.piece(token).decode("utf-8", "replace") if token >= 0 else ""
 
 
-@ROUTES.post("/props")
+@ROUTES.post(
+    "/props",
+    operation=Operation(
+        ADMIN,
+        "Change the facts",
+        text="They do not change while the server runs.",
+        failures=(Kind.FORBIDDEN, Kind.NOT_IMPLEMENTED),
+        every_replica=True,
+    ),
+)
 async def _set_props(request: Request) -> Response:
     message = "the properties of this server do not change while it runs"
     raise RequestError(Kind.NOT_IMPLEMENTED, message)
 
 
-@ROUTES.get("/lora-adapters")
+@ROUTES.get(
+    "/lora-adapters",
+    operation=Operation(
+        CHAT, "The adapters of a model", reply="Adapters", failures=ONE_MODEL, parameters=(MODEL,)
+    ),
+)
 async def _adapters(request: Request) -> Response:
     options = service_of(request).models.find(request.query_params.get("model")).settings.options
     path, scale = options.get("lora_path"), options.get("lora_scale", 1.0)
@@ -251,7 +340,16 @@ async def _adapters(request: Request) -> Response:
     return json_response(adapters)
 
 
-@ROUTES.post("/lora-adapters")
+@ROUTES.post(
+    "/lora-adapters",
+    operation=Operation(
+        ADMIN,
+        "Change the scales of adapters",
+        text="They do not change while a model is loaded.",
+        failures=(Kind.FORBIDDEN, Kind.NOT_IMPLEMENTED),
+        every_replica=True,
+    ),
+)
 async def _set_adapters(request: Request) -> Response:
     message = (
         "the scales of adapters do not change while a model is loaded; offer a second model with "

@@ -10,20 +10,35 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from llama_py.dialects.failures import Kind, RequestError
+from llama_py.server.access.keys import ADMIN, CHAT
+from llama_py.server.operations import ONE_MODEL, Operation, Parameter, Routes
 from llama_py.server.pool.served_model import ModelStatus, ServedModel
-from llama_py.server.routes.common import Routes
 from llama_py.server.service import service_of
 from llama_py.server.transport.bodies import read_body
 
 __all__ = ["ROUTES"]
 
-ROUTES = Routes()
+ROUTES = Routes("Models")
 
 #: Models on a page of Anthropic's list, unless the client says how many.
 _PAGE = 20
 
 
-@ROUTES.get("/v1/models", "/models")
+@ROUTES.get(
+    "/v1/models",
+    "/models",
+    operation=Operation(
+        CHAT,
+        "List the models",
+        text="In Anthropic's form, if the header `anthropic-version` is there.",
+        reply="ModelList",
+        parameters=(
+            Parameter("limit", "Most models to list, up to 1000.", "integer"),
+            Parameter("after_id", "Only those after this one (Anthropic's form)."),
+            Parameter("before_id", "Only those before this one (Anthropic's form)."),
+        ),
+    ),
+)
 async def _list(request: Request) -> Response:
     models = service_of(request).models.models
     text, limit = request.query_params.get("limit"), None
@@ -41,7 +56,10 @@ async def _list(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": data, "models": names})
 
 
-@ROUTES.get("/v1/models/{id:path}")
+@ROUTES.get(
+    "/v1/models/{id:path}",
+    operation=Operation(CHAT, "One model", reply="Model", failures=ONE_MODEL),
+)
 async def _one(request: Request) -> Response:
     name = request.path_params["id"]
     if not name:  # /v1/models/
@@ -50,14 +68,36 @@ async def _one(request: Request) -> Response:
     return JSONResponse(_anthropic(model) if _is_anthropic(request) else _openai(model))
 
 
-@ROUTES.post("/models/load")
+@ROUTES.post(
+    "/models/load",
+    operation=Operation(
+        ADMIN,
+        "Load a model now",
+        text="Returns when it is loaded. Another one may have to go.",
+        body="ModelName",
+        reply="ModelChanged",
+        failures=(Kind.FORBIDDEN, *ONE_MODEL),
+        every_replica=True,
+    ),
+)
 async def _load(request: Request) -> Response:
     service = service_of(request)
     model = await service.models.load(await _named(request), request.receive)
     return JSONResponse({"success": True, "model": _openai(model)})
 
 
-@ROUTES.post("/models/unload")
+@ROUTES.post(
+    "/models/unload",
+    operation=Operation(
+        ADMIN,
+        "Unload a model",
+        text="Returns when the requests that use it have ended, and it is gone.",
+        body="ModelName",
+        reply="ModelChanged",
+        failures=(Kind.FORBIDDEN, *ONE_MODEL),
+        every_replica=True,
+    ),
+)
 async def _unload(request: Request) -> Response:
     service = service_of(request)
     model = await service.models.unload(await _named(request), request.receive)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from importlib.resources import files
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.server.openapi.document import document
 from llama_py.server.openapi.page import page
-from llama_py.server.routes.common import Routes
+from llama_py.server.operations import PUBLIC, Operation, Routes
 from llama_py.server.service import Service
 
-__all__ = ["ROUTES", "offered"]
+__all__ = ["ROUTES"]
 
-ROUTES = Routes()
+ROUTES = Routes("Operation")
 
 #: Nothing from elsewhere, and no scripts at all.
 _HEADERS = {
@@ -28,30 +26,26 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-_CONVERTER = re.compile(r":\w+}")
 
 
-def offered(app: Any) -> set[tuple[str, str]]:
-    """Method and path of each route of an application, the path as OpenAPI spells it."""
-    return {
-        (method, _CONVERTER.sub("}", route.path))
-        for route in app.routes
-        if isinstance(route, Route)
-        for method in route.methods or ()
-    }
-
-
-@ROUTES.get("/openapi.json")
+@ROUTES.get(
+    "/openapi.json",
+    operation=Operation(PUBLIC, "This description, in the form of OpenAPI", reply="Description"),
+)
 async def _json(request: Request) -> Response:
     return Response(json_bytes(_document(request)), media_type="application/json")
 
 
-@ROUTES.get("/docs")
+@ROUTES.get("/docs", operation=Operation(PUBLIC))
 async def _page(request: Request) -> Response:
-    return Response(page(_document(request)), headers=_HEADERS, media_type="text/html")
+    return Response(
+        page(_document(request), request.app.state.operations),
+        headers=_HEADERS,
+        media_type="text/html",
+    )
 
 
-@ROUTES.get("/docs.css")
+@ROUTES.get("/docs.css", operation=Operation(PUBLIC))
 async def _style(request: Request) -> Response:
     style = files("llama_py.server.openapi") / "docs.css"
     return Response(style.read_bytes(), headers=_HEADERS, media_type="text/css")
@@ -62,6 +56,6 @@ def _document(request: Request) -> dict[str, Any]:
     state = request.app.state
     if not hasattr(state, "description"):
         service: Service = state.service
-        state.description = document(service.settings, offered(request.app))
+        state.description = document(service.settings, state.operations)
     described: dict[str, Any] = state.description
     return described

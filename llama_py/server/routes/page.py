@@ -18,13 +18,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from llama_py.quick_dataclass import dataclass
-from llama_py.server.routes.common import Routes
+from llama_py.server.operations import PUBLIC, Operation, Routes
 
 __all__ = ["HEADERS", "ROUTES"]
 
-ROUTES = Routes()
+ROUTES = Routes("Page")
 #: In their place, where the page is turned off.
-NO_ROUTES = Routes()
+NO_ROUTES = Routes("Page")
 
 _TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -85,12 +85,12 @@ def _files() -> Mapping[str, _File]:
     return found
 
 
-@ROUTES.get("/")
+@ROUTES.get("/", operation=Operation(PUBLIC))
 async def _index(request: Request) -> Response:
     return _send(request, _files()["index.html"])
 
 
-@ROUTES.get("/page/{path:path}")
+@ROUTES.get("/page/{path:path}", operation=Operation(PUBLIC))
 async def _asset(request: Request) -> Response:
     file = _files().get(request.path_params["path"])
     if file is None:
@@ -98,7 +98,9 @@ async def _asset(request: Request) -> Response:
     return _send(request, file)
 
 
-@NO_ROUTES.get("/")
+# Browsers ask for these by themselves, which is no attempt to get in without a key.
+@ROUTES.get("/index.html", "/favicon.ico", operation=Operation(PUBLIC))
+@NO_ROUTES.get("/", "/index.html", "/favicon.ico", operation=Operation(PUBLIC))
 async def _absent(request: Request) -> Response:
     raise HTTPException(404)
 

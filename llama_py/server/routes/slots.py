@@ -20,16 +20,18 @@ from llama_py.errors import (
     StateError,
     shown,
 )
+from llama_py.server.access.keys import ADMIN, CHAT
 from llama_py.server.kept.sessions import busy_failure, conversations_of, namespace_of
 from llama_py.server.kept.slot_files import SlotFiles, check_filename
+from llama_py.server.operations import MODEL, ONE_MODEL, Operation, Parameter, Routes
 from llama_py.server.pool.pool import ServedModel
-from llama_py.server.routes.common import Routes, json_response
+from llama_py.server.routes.common import json_response
 from llama_py.server.service import in_thread, service_of, tenant_of
 from llama_py.server.transport.bodies import read_body
 
 __all__ = ["ROUTES"]
 
-ROUTES = Routes()
+ROUTES = Routes("llama-server")
 
 T = TypeVar("T")
 
@@ -37,7 +39,16 @@ T = TypeVar("T")
 # ---- listing ---------------------------------------------------------------------------------
 
 
-@ROUTES.get("/slots")
+@ROUTES.get(
+    "/slots",
+    operation=Operation(
+        ADMIN,
+        "The sequences in memory",
+        reply="Slots",
+        failures=(Kind.FORBIDDEN, *ONE_MODEL),
+        parameters=(MODEL, Parameter("fail_on_no_slot", "1: 503 if none is free.")),
+    ),
+)
 async def _list(request: Request) -> Response:
     service, tenant = service_of(request), tenant_of(request)
     expose = service.settings.expose_prompts
@@ -102,7 +113,17 @@ def _slot(
 # ---- saving and restoring --------------------------------------------------------------------
 
 
-@ROUTES.post("/slots/{id:path}")
+@ROUTES.post(
+    "/slots/{id:path}",
+    operation=Operation(
+        CHAT,
+        "Save, restore or erase a sequence",
+        body="SlotFile",
+        reply="Done",
+        failures=(Kind.FORBIDDEN, Kind.NOT_FOUND, Kind.NOT_IMPLEMENTED),
+        parameters=(MODEL, Parameter("action", "`save`, `restore` or `erase`.")),
+    ),
+)
 async def _act(request: Request) -> Response:
     service = service_of(request)
     if service.slots is None:

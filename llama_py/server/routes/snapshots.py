@@ -20,16 +20,18 @@ from llama_py.errors import (
     shown,
 )
 from llama_py.options.checks import check_number
+from llama_py.server.access.keys import CHAT
 from llama_py.server.kept.sessions import busy_failure, conversations_of, namespace_of
 from llama_py.server.kept.snapshots import check_name
-from llama_py.server.routes.common import Routes, json_response
+from llama_py.server.operations import MODEL, ONE_MODEL, Operation, Routes
+from llama_py.server.routes.common import json_response
 from llama_py.server.service import in_thread, service_of, tenant_of
 from llama_py.server.transport.bodies import model_of, read_body
 from llama_py.states.state import StoredState
 
 __all__ = ["ROUTES"]
 
-ROUTES = Routes()
+ROUTES = Routes("Sessions")
 _ALL = "/v1/sessions/{id:path}/snapshots"
 _ONE = "/v1/sessions/{id:path}/snapshots/{name}"
 
@@ -47,7 +49,12 @@ def _name(request: Request) -> str:
     return check_name(request.path_params["name"])
 
 
-@ROUTES.get(_ALL)
+@ROUTES.get(
+    _ALL,
+    operation=Operation(
+        CHAT, "List the snapshots of a session", reply="SnapshotList", failures=(Kind.NOT_FOUND,)
+    ),
+)
 async def _list(request: Request) -> Response:
     snapshots = service_of(request).snapshots
     return json_response(snapshots.report(tenant_of(request), _session(request)))
@@ -56,7 +63,20 @@ async def _list(request: Request) -> Response:
 # ---- making ----------------------------------------------------------------------------------
 
 
-@ROUTES.post(_ALL)
+@ROUTES.post(
+    _ALL,
+    operation=Operation(
+        CHAT,
+        "Make a snapshot of a session",
+        text="It takes the place of one of the same name when it is complete; with `prepare`, when "
+        "it is confirmed. With `length`, it has only the first tokens, where the memory of the "
+        "model can give them back; elsewhere it is refused, with the reason and the possible "
+        "lengths.",
+        body="SnapshotMake",
+        reply="Snapshot",
+        failures=(Kind.NOT_FOUND, Kind.NOT_IMPLEMENTED, *ONE_MODEL),
+    ),
+)
 async def _make(request: Request) -> Response:
     service, tenant, session = service_of(request), tenant_of(request), _session(request)
     service.snapshots.check_on()
@@ -85,13 +105,27 @@ async def _make(request: Request) -> Response:
         return json_response(keep(tenant, session, name, model.id, state))
 
 
-@ROUTES.post(f"{_ONE}/confirm")
+@ROUTES.post(
+    f"{_ONE}/confirm",
+    operation=Operation(
+        CHAT, "Let a prepared snapshot take its place", reply="Snapshot", failures=(Kind.NOT_FOUND,)
+    ),
+)
 async def _confirm(request: Request) -> Response:
     service, tenant, session = service_of(request), tenant_of(request), _session(request)
     return json_response(service.snapshots.confirm(tenant, session, _name(request)))
 
 
-@ROUTES.post(f"{_ONE}/abort")
+@ROUTES.post(
+    f"{_ONE}/abort",
+    operation=Operation(
+        CHAT,
+        "Give a prepared snapshot up",
+        text="What it would have replaced stays as it is.",
+        reply="AbortedSnapshot",
+        failures=(Kind.NOT_FOUND,),
+    ),
+)
 async def _abort(request: Request) -> Response:
     service, tenant, session = service_of(request), tenant_of(request), _session(request)
     name = _name(request)
@@ -102,7 +136,17 @@ async def _abort(request: Request) -> Response:
 # ---- using -----------------------------------------------------------------------------------
 
 
-@ROUTES.post(f"{_ONE}/restore")
+@ROUTES.post(
+    f"{_ONE}/restore",
+    operation=Operation(
+        CHAT,
+        "Bring a snapshot back",
+        text="The next request that begins with its tokens evaluates only what comes behind them.",
+        reply="Snapshot",
+        failures=(Kind.NOT_FOUND, *ONE_MODEL),
+        parameters=(MODEL,),
+    ),
+)
 async def _restore(request: Request) -> Response:
     service, tenant, session = service_of(request), tenant_of(request), _session(request)
     snapshot = service.snapshots.get(tenant, session, _name(request))
@@ -118,7 +162,12 @@ async def _restore(request: Request) -> Response:
     return json_response(snapshot.described())
 
 
-@ROUTES.delete(_ONE)
+@ROUTES.delete(
+    _ONE,
+    operation=Operation(
+        CHAT, "Forget a snapshot", reply="DeletedSnapshot", failures=(Kind.NOT_FOUND,)
+    ),
+)
 async def _drop(request: Request) -> Response:
     service, tenant, session = service_of(request), tenant_of(request), _session(request)
     name = _name(request)
