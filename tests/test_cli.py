@@ -627,6 +627,7 @@ def test_pasted_lines_are_one_message(tmp_path: Path) -> None:
     terminal.expect("> ")
     terminal.send(f"/sav\t{saved}\n")  # Tab
     terminal.expect("2 messages are saved")
+    terminal.expect("> ")
     terminal.send("\x04")
     assert terminal.close() == 0
     assert json.loads(saved.read_text())["messages"][0]["content"] == "one\ntwo\nthree"
