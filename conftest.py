@@ -11,8 +11,6 @@ import hypothesis
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 # With OpenMP, threads that spin make tiny models a hundred times slower on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# What somebody measured on this machine is nothing that tests depend on.
-os.environ.setdefault("LLAMA_PY_PROFILE", "off")
 # A shell that starts the tests in the background lets them ignore Ctrl-C, which some of them send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Comparisons with llama-server and llama-cpp-python, and what makes the figures of the docs.
+"""The figures of the docs: this library measured, simulated, and compared with other programs.
 
 ``python -m benchmarks NAME``, in a checkout: it has all of ``llama-py bench`` too.
 """

@@ -40,7 +40,6 @@ from benchmarks.servers import (
 )
 from llama_py.bench.agents import ask
 from llama_py.bench.http_load import Reply
-from llama_py.bench.make_transcript import TOOLS, make
 from llama_py.bench.report import Report
 from llama_py.bench.subject import resolve_model, whole_context
 from llama_py.bench.transcripts import Message, Transcript, read_transcript
@@ -58,7 +57,6 @@ __all__ = [
     "servers_of",
     "spread",
     "total",
-    "transcript_of",
 ]
 
 _MODELS = ("smollm2-135m", "gemma3-270m", "lfm2-135m")
@@ -107,7 +105,7 @@ def run(options: argparse.Namespace) -> Report:
         raise ParameterError("--show needs --results FILE")
     results = _Results(options.results)
     if not options.show:
-        transcripts = [transcript_of(name) for name in options.transcripts]
+        transcripts = [read_transcript(name) for name in options.transcripts]
         for model in options.models:
             for transcript in transcripts:
                 if options.again or not results.has(model, transcript.name, options):
@@ -116,16 +114,6 @@ def run(options: argparse.Namespace) -> Report:
 
 
 # ---- what is asked ---------------------------------------------------------------------------
-
-
-def transcript_of(name: str) -> Transcript:
-    kind, _, rest = name.partition(":")
-    if kind != "synthetic":
-        return read_transcript(name)
-    size, _, seed = rest.partition(":")
-    if not size.isdigit() or not (seed or "1").isdigit() or int(size) < 1000:
-        raise ParameterError(f"{name}: expected synthetic:CHARACTERS[:SEED], with 1000 at least")
-    return Transcript(name, make(int(size), int(seed or 1)), list(TOOLS))
 
 
 def spread(calls: Sequence[list[Message]], count: int) -> list[list[Message]]:

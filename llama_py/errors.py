@@ -42,7 +42,6 @@ The tree (each class also derives from the builtin that callers of similar libra
     ├── QueueFullError            (RuntimeError)   too many requests are waiting
     ├── EngineDeadError           (RuntimeError)   the model's own process died (``isolate=True``)
     ├── IsolationError            (RuntimeError)   what a model in a process of its own cannot do
-    └── TuningError               (RuntimeError)   this machine cannot be measured now
 """
 
 from __future__ import annotations
@@ -89,7 +88,6 @@ __all__ = [
     "TemplateError",
     "TemplateLimitError",
     "TokenizationError",
-    "TuningError",
     "UnknownParameterError",
 ]
 
@@ -437,7 +435,3 @@ class EngineDeadError(LlamaError, RuntimeError):
 
 class IsolationError(LlamaError, RuntimeError):
     """A call needs the model in this process, and it has one of its own (``isolate=True``)."""
-
-
-class TuningError(LlamaError, RuntimeError):
-    """This machine cannot be measured now: it is too busy or too slow. Nothing was changed."""

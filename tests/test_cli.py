@@ -27,7 +27,7 @@ from tests.models import tiny_model
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = ("chat", "generate", "embed", "serve", "inspect", "devices", "tune")
+COMMANDS = ("chat", "generate", "embed", "serve", "inspect", "devices")
 #: One thread each: several processes that wait for each other in a busy loop are slow together.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_THREAD_LIMIT": "1"}
 #: Does not end before four million tokens; a grammar that can never end is refused.
@@ -355,6 +355,7 @@ def test_inspect_writes_json() -> None:
     assert report["bytes"] == Path(demo_model_path()).stat().st_size
     assert "<|im_start|>" in report["chat_template"]
     assert report["metadata"]["general.architecture"] == "llama"
+    assert report["defaults"]["n_threads"] == {"value": 1, "from": "one: the model is tiny"}
 
 
 @pytest.mark.parametrize(
@@ -706,7 +707,7 @@ def test_a_model_may_come_first(asked: Any, tmp_path: Path) -> None:
 
 def test_the_environment_names_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMA_PY_MODEL", "/no/such/model")
-    for command in ("chat", "generate", "embed", "tune", "serve"):
+    for command in ("chat", "generate", "embed", "serve"):
         done = run(command, *(["hi"] if command in ("chat", "generate") else []))
         assert done.returncode == 2
         assert "/no/such/model" in done.stderr

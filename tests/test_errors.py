@@ -82,7 +82,7 @@ def test_who_downloads_or_loads_finds_them_too() -> None:
 
 def test_the_package_itself_has_what_a_program_catches() -> None:
     """Apart from kinds of those, and what only the hub's and the command line's callers meet."""
-    elsewhere = {"DownloadError", "TuningError"}
+    elsewhere = {"DownloadError"}
     elsewhere |= {"LibraryLoadError", "LibraryNotFoundError", "SymbolNotFoundError"}
     for name in {*errors.__all__} - elsewhere:
         assert name in llama_py.__all__, name

@@ -152,7 +152,7 @@ def test_ray_is_where_a_cluster_is() -> None:
     }
     assert users == {"cluster/app.py", "cluster/router.py"}
     for path in modules():
-        if part_of(path) not in {"cluster", "cli", "bench"}:
+        if part_of(path) not in {"cluster", "cli"}:
             assert "cluster" not in parts_imported(path)
 
 

@@ -25,6 +25,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ __all__ = [
     "LibraryLoadError",
     "LibraryNotFoundError",
     "SymbolNotFoundError",
+    "build_info",
     "library",
     "search_directories",
     "symbol",
@@ -105,6 +107,15 @@ def search_directories() -> list[Path]:
     homes = [Path(p) for p in llama_py.__path__]
     homes += [Path(sysconfig.get_path(key), "llama_py") for key in ("platlib", "purelib")]
     return list(dict.fromkeys(home / "lib" for home in homes))
+
+
+def build_info() -> dict[str, Any]:
+    """How the libraries in use were built (``build_info.json``); empty if they do not say."""
+    for directory in search_directories():
+        with suppress(OSError, ValueError):
+            found: dict[str, Any] = json.loads((directory / "build_info.json").read_text("utf-8"))
+            return found
+    return {}
 
 
 def candidates(name: str, directory: Path) -> list[Path]:

@@ -11,6 +11,5 @@ everything at once.
 * ``isolation/``: a model in a process of its own (``isolate=True``).
 * ``kept/``: ``llm.cache``, saved states, snapshots, and conversations for a server.
 * ``embedding/``: ``Embedder``, ``AsyncEmbedder``. ``scoring/``: ``Llama.score``.
-* ``tuning``: ``llama-py tune``. ``llama_cpp_names``: what ``Llama`` has for code that
-  was written for llama-cpp-python.
+* ``llama_cpp_names``: what ``Llama`` has for code that was written for llama-cpp-python.
 """

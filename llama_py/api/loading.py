@@ -9,7 +9,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,6 @@ from llama_py.api.media import ModelMedia, find_projector
 from llama_py.api.weights import Weights, context_params_of
 from llama_py.core.context import Context
 from llama_py.core.device_memory import DeviceMemory, note_loaded, noted
-from llama_py.core.host import profiles
 from llama_py.core.host.footprint import expected_bytes, room_for_model
 from llama_py.core.model import Model
 from llama_py.engine.clock import Clock
@@ -361,13 +360,12 @@ def _vocabulary_only() -> ParameterError:
     )
 
 
-def load(weights: Weights, arguments: Mapping[str, Any], given: Container[str] = ()) -> LoadedModel:
+def load(weights: Weights, arguments: Mapping[str, Any]) -> LoadedModel:
     """Make what drives a model whose weights were read.
 
     Args:
         weights: they belong to what is returned; if this fails, they are freed.
         arguments: those of ``Llama``, as ``options.LOAD`` completed them, and ``model_path``.
-        given: the names of those that somebody gave; a profile decides about others.
 
     Raises:
         ParameterError: an argument does not go with the model.
@@ -382,7 +380,7 @@ def load(weights: Weights, arguments: Mapping[str, Any], given: Container[str] =
             _refuse_drafts(model, speculative)
             running, adapters, media = None, _adapters(model, arguments), None
         else:
-            context = _context(model, context_params, given)
+            context = _context(model, context_params)
             _log_devices(model, note_loaded(context))
             running, adapters = _start(model, context, arguments, speculative)
             media = model_media(
@@ -438,8 +436,7 @@ def _adapters(model: Model, arguments: Mapping[str, Any]) -> list[tuple[LoraAdap
     return [(LoraAdapter(model, arguments["lora_path"]), arguments["lora_scale"])]
 
 
-def _context(model: Model, params: ContextParams, given: Container[str]) -> Context:
-    """The context, with what a profile knows in place of what was not given."""
+def _context(model: Model, params: ContextParams) -> Context:
     kind = "an encoder" if not model.has_decoder or model.has_encoder else ""
     kind = "a diffusion model" if model.is_diffusion else kind
     if kind:
@@ -448,9 +445,7 @@ def _context(model: Model, params: ContextParams, given: Container[str]) -> Cont
             f"is {kind} ({model.architecture}), which does not generate token by token; load a "
             "decoder model",
         )
-    params, origins = profiles.apply(params, given, profiles.find(model.info))
-    by_hand = "given" in (origins["n_threads"], origins["n_threads_batch"])
-    return Context(model, params, threads_fixed=by_hand)
+    return Context(model, params)
 
 
 def _start(

@@ -86,7 +86,7 @@ def _loaded(arguments: Mapping[str, Any], given: dict[str, Any]) -> LoadedModel:
 
     from llama_py.api.loading import load
 
-    return load(weights, arguments, {name for name, value in given.items() if value is not None})
+    return load(weights, arguments)
 
 
 def _read_template(options: Mapping[str, Any]) -> tuple[str | None, str | None]:

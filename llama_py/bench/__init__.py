@@ -1,1 +1,1 @@
-"""Benchmarks: ``llama-py bench NAME``. Each describes what it measures, and checks its results."""
+"""Benchmarks for one's own model or server: ``llama-py bench NAME``. Each checks its results."""

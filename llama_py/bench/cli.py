@@ -12,36 +12,24 @@ from typing import Any, NoReturn
 from llama_py.bench.report import Report
 from llama_py.errors import LlamaError
 
-__all__ = ["BENCHMARKS", "COMMANDS", "main"]
+__all__ = ["BENCHMARKS", "main"]
 
 #: Name -> module with ``add_arguments(parser)`` and ``run(options) -> Report``.
 BENCHMARKS = {
     "chat-cache": "llama_py.bench.chat_cache",
     "sessions": "llama_py.bench.sessions",
-    "shared-prefix": "llama_py.bench.shared_prefix",
     "throughput": "llama_py.bench.throughput",
     "rows": "llama_py.bench.rows",
-    "hotpath": "llama_py.bench.hotpath",
-    "stream-gaps": "llama_py.bench.stream_gaps",
-    "models": "llama_py.bench.rounds",
-    "speculative": "llama_py.bench.speculative",
-    "drafts": "llama_py.bench.drafts",
     "serve": "llama_py.bench.serve",
     "replay": "llama_py.bench.replay",
     "empty-reply": "llama_py.bench.empty_reply",
-    "cluster": "llama_py.bench.cluster",
-    "cluster-simulation": "llama_py.bench.cluster_simulation",
-    "isolation": "llama_py.bench.isolation",
-}
-
-#: Further commands: name -> (module whose ``main`` takes arguments and returns an exit code, what).
-COMMANDS = {
-    "transcript": ("llama_py.bench.make_transcript", "Write a synthetic transcript of an agent.")
 }
 
 #: What has to be asked of ``python -m benchmarks``.
-_IN_A_CHECKOUT = frozenset(
-    ("build-tools", "embed", "kv-memory", "loading", "make-model", "media", "savings", "store")
+_IN_A_CHECKOUT = (
+    *("build-tools", "cluster", "cluster-simulation", "drafts", "embed", "hotpath", "isolation"),
+    *("kv-memory", "loading", "make-model", "media", "models", "savings", "shared-prefix"),
+    *("speculative", "store", "stream-gaps", "transcript"),
 )
 
 
@@ -50,13 +38,15 @@ def main(
     *,
     prog: str = "llama-py bench",
     benchmarks: Mapping[str, str] = BENCHMARKS,
-    commands: Mapping[str, tuple[str, str]] = COMMANDS,
+    commands: Mapping[str, tuple[str, str]] | None = None,
     models: Mapping[str, str] | None = None,
 ) -> int:
     """Run one benchmark.
 
     Args:
-        prog, benchmarks, commands: of another command line that offers these benchmarks and more.
+        prog, benchmarks: of another command line that offers these benchmarks and more.
+        commands: what else that offers: name -> (module whose ``main`` takes arguments and returns
+            an exit code, what it does).
         models: name of a benchmark -> another default of its ``--model``.
 
     Returns:
@@ -64,11 +54,11 @@ def main(
         could not run.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    name = given[0] if given else ""
+    name, commands = given[0] if given else "", commands or {}
     if name in commands:
         command: Callable[[list[str]], int] = import_module(commands[name][0]).main
         return command(given[1:])
-    if name in _IN_A_CHECKOUT - benchmarks.keys():
+    if name in {*_IN_A_CHECKOUT} - benchmarks.keys():
         where = f"it is not in the package; in a checkout: python -m benchmarks {name}"
         print(f"{prog} {name}: {where}", file=sys.stderr)
         return 2

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from llama_py.bench.http_load import Reply
-from llama_py.bench.make_transcript import TOOLS, make
 from llama_py.bench.report import Report
+from llama_py.bench.synthetic import TOOLS, make
 from llama_py.bench.targets import Target, add_target_arguments, open_target
 
 __all__ = ["add_arguments", "prompts", "run"]

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llama_py.bench.synthetic import TOOLS, make
 from llama_py.errors import ParameterError, shown
 
 __all__ = ["Message", "Transcript", "read_transcript"]
@@ -35,6 +36,8 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 #: What separates texts of one turn.
 _BETWEEN = "\n"
 _IMAGE = "[image]"
+#: What the name of a made one begins with.
+_SYNTHETIC = "synthetic:"
 
 
 @dataclass(slots=True)
@@ -73,12 +76,14 @@ class Transcript:
 
 
 def read_transcript(path: str) -> Transcript:
-    """Read a file.
+    """Read a file, or make the conversation that ``synthetic:CHARACTERS[:SEED]`` names.
 
     Raises:
         ParameterError: it is no transcript; the message names the place.
         OSError: it cannot be read.
     """
+    if path.startswith(_SYNTHETIC):
+        return _synthetic(path)
     name = Path(path).name
     reader = _Reader(name)
     try:
@@ -90,6 +95,13 @@ def read_transcript(path: str) -> Transcript:
         raise ParameterError(
             f"{name} has {size} bytes, more than there is memory for; give a part of it"
         ) from None
+
+
+def _synthetic(name: str) -> Transcript:
+    size, _, seed = name.removeprefix(_SYNTHETIC).partition(":")
+    if not size.isdecimal() or not (seed or "1").isdecimal() or int(size) < 1000:
+        raise ParameterError(f"{name}: expected synthetic:CHARACTERS[:SEED], with 1000 at least")
+    return Transcript(name, make(int(size), int(seed or 1)), list(TOOLS))
 
 
 # ---- files ------------------------------------------------------------------------------------

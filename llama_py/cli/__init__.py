@@ -1,5 +1,5 @@
 """The command ``llama-py``: chat, generate, embed, serve, cluster, inspect, devices, rpc-server,
-tune, bench.
+bench.
 
 Errors print one sentence on standard error and exit with code 2, without a traceback. Modules of
 the package are imported when a command needs them, so that ``--help`` is quick and loads no native
@@ -41,7 +41,6 @@ examples:
   llama-py inspect                        what is installed
   llama-py devices                        what models can be loaded on
   llama-py rpc-server                     compute for models of other machines
-  llama-py tune model.gguf                find what is fastest on this machine
 
 Every command has its own --help. Tab completes commands and options after
   pip install 'llama-py[completion]'; eval "$(register-python-argcomplete llama-py)"
@@ -114,7 +113,6 @@ def _parser() -> argparse.ArgumentParser:
         inspect,
         rpc_server,
         serve,
-        tune,
     )
 
     parser = Parser(
@@ -134,6 +132,5 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_parser(commands)
     devices.add_parser(commands)
     rpc_server.add_parser(commands)
-    tune.add_parser(commands)
     commands.add_parser("bench", help="measure, and compare with and without reuse", add_help=False)
     return parser

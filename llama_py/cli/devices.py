@@ -35,8 +35,8 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(parsed: argparse.Namespace) -> int:
+    from llama_py._native.loader import build_info
     from llama_py.core.device_report import device_report
-    from llama_py.core.host.profiles import build_info
 
     servers = [each.strip() for each in parsed.rpc.split(",") if each.strip()]
     report = device_report(build_info().get("backends", []), servers)

@@ -147,24 +147,16 @@ def _facts(info: GGUFInfo) -> _ModelFacts:
 def _defaults(info: GGUFInfo) -> dict[str, dict[str, Any]]:
     """The values of parameters that nobody gives, and why."""
     from llama_py.core.context import default_threads
-    from llama_py.core.host import profiles
     from llama_py.params import ContextParams
 
-    profile = profiles.find(info)
-    params, origins = profiles.apply(ContextParams(), (), profile)
     threads = default_threads(info.n_bytes)
     rules: dict[str, tuple[Any, str]] = {
         "flash_attn": ("auto", "used where it is supported"),
         "n_threads": (threads, "one: the model is tiny" if threads == 1 else "physical cores"),
         "n_threads_batch": (threads, "like n_threads"),
-        "n_ubatch": (params.n_ubatch, "llama.cpp's"),
+        "n_ubatch": (ContextParams().n_ubatch, "llama.cpp's"),
     }
-    return {
-        name: {"value": getattr(params, name), "from": f"profile of {profile.made}"}
-        if profile is not None and origins[name] == "profile"
-        else dict(zip(("value", "from"), rules[name], strict=True))
-        for name in profiles.TUNED
-    }
+    return {name: dict(zip(("value", "from"), rule, strict=True)) for name, rule in rules.items()}
 
 
 def _model_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
@@ -247,9 +239,8 @@ def _projector_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
 
 def installation_report() -> dict[str, Any]:
     """Describe the installation: versions, libraries, devices, CPU features, build options."""
-    from llama_py._native.loader import OPTIONAL, STEMS, library, search_directories
+    from llama_py._native.loader import OPTIONAL, STEMS, build_info, library, search_directories
     from llama_py.core import backend, logs
-    from llama_py.core.host.profiles import build_info
     from llama_py.core.rules import cpu_variant, rule_states
 
     logs.install()

@@ -16,7 +16,6 @@ once, whatever the order, and ``close()`` closes children first.
   the weights meanwhile.
 * ``device_memory``: what a model takes on each device, before it is loaded and after;
   ``device_report``: which devices are used, and why others are not.
-* ``host/``: the machine: cores, memory, GPUs, profiles, folders, and contexts that take turns on
-  the cores.
+* ``host/``: the machine: cores, memory, GPUs, folders, and contexts that take turns on the cores.
 * ``logs``: llama.cpp's log in Python's ``logging``.
 """

@@ -75,8 +75,6 @@ class Context(Handle[C.llama_context_p]):
             positions, and in how many seconds.
 
     Args:
-        threads_fixed: the numbers of threads in ``params`` are to stay as they are; by default,
-            they are if one is given.
         beside: computes with the threads of this one, which never decodes at the same time. Those
             of another pool go on spinning for a few milliseconds behind each decode, on cores
             that this one needs then.
@@ -90,15 +88,12 @@ class Context(Handle[C.llama_context_p]):
         model: Model,
         params: ContextParams | None = None,
         *,
-        threads_fixed: bool | None = None,
         beside: Context | None = None,
     ) -> None:
         self.model = model
         given = params or ContextParams()
         self.params = _complete(given, model)
-        if threads_fixed is None:
-            threads_fixed = given.n_threads is not None or given.n_threads_batch is not None
-        self._threads_fixed = threads_fixed
+        self._threads_fixed = given.n_threads is not None or given.n_threads_batch is not None
         _check_sizes(self.params, model)
         self._threads: ThreadPools = ThreadPools() if beside is None else beside._threads
         self._free_threads: Callable[[], None] = self._threads.free if beside is None else _nothing

@@ -10,9 +10,9 @@ from typing import Any
 
 from llama_py._native import ggml_h
 from llama_py._native.backends import PACKAGES, plugins
+from llama_py._native.loader import build_info
 from llama_py.core import backend, rpc
 from llama_py.core.host.gpus import BUILD_OPTIONS, GPU, find_gpus, hiding_variables
-from llama_py.core.host.profiles import build_info
 from llama_py.errors import DeviceUnavailableError
 from llama_py.quick_dataclass import dataclass
 from llama_py.version import __version__

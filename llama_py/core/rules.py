@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_py._native import ggml_h as G
-from llama_py._native.loader import library
-from llama_py.core.host.profiles import build_info
+from llama_py._native.loader import build_info, library
 from llama_py.errors import LibraryNotFoundError, SymbolNotFoundError
 
 __all__ = ["cpu_variant", "extra_buffer_types", "rule_states"]

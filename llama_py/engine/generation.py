@@ -164,6 +164,22 @@ class Generation:
         return self.lease.remaining if self.lease is not None else 0
 
     @property
+    def to_evaluate(self) -> int:
+        """Tokens of its prompt that were not reused."""
+        lease = self.lease
+        return len(lease.prompt.tokens) - lease.info.reused if lease is not None else 0
+
+    @property
+    def written(self) -> int:
+        """Tokens of its reply."""
+        return len(self.record.generated)
+
+    @property
+    def started(self) -> float:
+        """When it was admitted, of the engine's clock."""
+        return self.record.started
+
+    @property
     def at_media(self) -> bool:
         """Whether its prompt goes on with a picture or a sound."""
         lease = self.lease

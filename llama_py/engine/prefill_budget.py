@@ -22,7 +22,12 @@ Pure: no clocks, nothing native.
 
 from __future__ import annotations
 
-__all__ = ["PrefillBudget"]
+from collections.abc import Sequence
+from typing import Protocol
+
+from llama_py.engine.scheduler import Schedulable
+
+__all__ = ["PrefillBudget", "Readable"]
 
 #: A step takes as many usual ones, and seconds, at most.
 _STEPS, _SECONDS = 2.0, 0.02
@@ -40,12 +45,36 @@ _LEAST = 4
 _GROWTH = 2.0
 #: Steps with prompts after which the streams have one to themselves.
 _DUE = 64
+#: A stream with so many tokens has only just begun.
+_AT_FIRST = 2
+#: One with so many is counted with those that begin: it waited with them a moment ago.
+_BEGINS = 8
 #: How fast what is usual follows steps that take longer; those that take less show it at once.
 _FOLLOW = 0.1
 
 
+class Readable(Schedulable, Protocol):
+    """What the budget sees of a request."""
+
+    @property
+    def read(self) -> bool:
+        """Somebody reads its tokens as they come."""
+
+    @property
+    def to_evaluate(self) -> int:
+        """Tokens of its prompt that were not reused."""
+
+    @property
+    def written(self) -> int:
+        """Tokens of its reply."""
+
+    @property
+    def started(self) -> float:
+        """When it began, in seconds."""
+
+
 class PrefillBudget:
-    """Chooses the chunk of a prompt (``size``); enter every step (``note``)."""
+    """Chooses the chunk of a prompt (``beside``); enter every step (``note``)."""
 
     def __init__(self) -> None:
         #: By the number of streams: seconds of a step of theirs, and when that was seen last.
@@ -81,6 +110,34 @@ class PrefillBudget:
         """Seconds that a step of so many streams takes at least; 0 if nothing is known."""
         known = [usual for count, (usual, _) in self._usual.items() if count <= streams]
         return max(known, default=0.0)
+
+    def beside(self, running: Sequence[Readable], chunk: int, now: float) -> int | None:
+        """Most tokens of prompts in a step beside these; None if nobody reads what it delays.
+
+        Args:
+            chunk: tokens of a step with prompts alone, at most.
+            now: seconds, of the clock that ``started`` is of.
+        """
+        ready = [each for each in running if not each.paused]
+        streams = [each for each in ready if not each.prompt_left]
+        waiting = [each for each in ready if each.prompt_left]
+        if not waiting or not any(each.read for each in streams):
+            return None
+        young = sum(each.read for each in ready if each.written <= _BEGINS)
+        left = sum(each.prompt_left for each in waiting)
+        pause = self.pause(young, left, now - min(each.started for each in waiting))
+        most, at_first, together = max(1, chunk // 2), 0, 0
+        if all(each.written <= _AT_FIRST for each in streams):
+            at_first = min(most, self.at_first())
+            # Short prompts that fit into one step, first ones first.
+            for each in waiting:
+                if each.to_evaluate > at_first or together + each.prompt_left > at_first:
+                    break
+                together += each.prompt_left
+            if together and not pause:
+                return together
+        size = self.size(len(streams), most, len(waiting), pause)
+        return max(size, at_first if len(waiting) > 1 else together)
 
     def at_first(self) -> int:
         """Tokens of prompts for a step beside streams that have only just begun."""

@@ -22,11 +22,6 @@ from llama_py.memory.kinds import MemoryKind
 
 __all__ = ["StepPlanner"]
 
-#: A stream with so many tokens has only just begun.
-_AT_FIRST = 2
-#: One with so many is counted with those that begin: it waited with them a moment ago.
-_BEGINS = 8
-
 
 class StepPlanner:
     """Plans the steps of an engine.
@@ -126,7 +121,7 @@ class StepPlanner:
             self._most_prompts,
             drafts,
             separate=self._separate,
-            beside=self._beside_streams(running),
+            beside=self._budget.beside(running, self._chunk, self._requests.clock()),
             passed_over=self._passed_over,
         )
         if plan.prefills:
@@ -134,28 +129,3 @@ class StepPlanner:
             self._passed_over = plan.prefills[0].request is not first
             plan.seconds = self._requests.time_left(running_only=True)
         return plan
-
-    def _beside_streams(self, running: Sequence[Generation]) -> int | None:
-        """Most tokens of prompts in a step beside these; None if nobody reads what it delays."""
-        ready = [each for each in running if not each.paused]
-        streams = [each for each in ready if not each.prompt_left]
-        waiting = [each for each in ready if each.prompt_left]
-        if not waiting or not any(each.read for each in streams):
-            return None
-        young = [each for each in ready if len(each.record.generated) <= _BEGINS]
-        left = sum(each.prompt_left for each in waiting)
-        waited = self._requests.clock() - min(each.record.started for each in waiting)
-        pause = self._budget.pause(sum(each.read for each in young), left, waited)
-        most, at_first, together = max(1, self._chunk // 2), 0, 0
-        if all(len(each.record.generated) <= _AT_FIRST for each in streams):
-            at_first = min(most, self._budget.at_first())
-            # Short prompts that fit into one step, first ones first.
-            for lease in [each.lease for each in waiting if each.lease is not None]:
-                whole = len(lease.prompt.tokens) - lease.info.reused
-                if whole > at_first or together + lease.remaining > at_first:
-                    break
-                together += lease.remaining
-            if together and not pause:
-                return together
-        size = self._budget.size(len(streams), most, len(waiting), pause)
-        return max(size, at_first if len(waiting) > 1 else together)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from llama_py.bench.cluster_load import Workload, synthetic_agents
-from llama_py.bench.cluster_model import ROUTINGS, Cluster, Constants, constants_of, described
-from llama_py.bench.cluster_model import simulate as simulated
+from benchmarks.cluster_load import Workload, synthetic_agents
+from benchmarks.cluster_model import ROUTINGS, Cluster, Constants, constants_of, described
+from benchmarks.cluster_model import simulate as simulated
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from llama_py.bench import empty_reply
 from llama_py.bench.agents import DIALECTS, ask
 from llama_py.bench.empty_reply import prompts
 from llama_py.bench.http_load import Endpoint, Reply, closed_loop, open_loop, percentile, together
-from llama_py.bench.make_transcript import TOOLS
+from llama_py.bench.synthetic import TOOLS
 from llama_py.bench.targets import Target, open_target
 from llama_py.bench.transcripts import read_transcript
 from tests.bench.scripted import chunks, scripted_server

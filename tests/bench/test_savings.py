@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import cli, savings
-from llama_py.bench.make_transcript import make
 from tools import reuse_savings
 
 SESSION = "synthetic:1000:1"
@@ -102,10 +101,6 @@ def test_bad_input(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text('{"pieces": [3]}')
     given = [each.format(results=tmp_path / "results.json") for each in arguments]
     assert cli.main(["savings", *given]) == 2
-
-
-def test_the_synthetic_session_is_that_of_transcript() -> None:
-    assert savings.transcript_of("synthetic:2000:3").messages == make(2000, 3)
 
 
 def test_replies_may_differ_only_where_two_tokens_are_equally_likely() -> None:

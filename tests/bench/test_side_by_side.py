@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llama_py import Llama
-from llama_py.bench.make_transcript import TOOLS, make
+from llama_py.bench.synthetic import TOOLS, make
 from llama_py.memory.sequences import common_prefix
 from tests.chat import families
 from tests.models import tiny_model

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from llama_py.bench import make_transcript
+from benchmarks.make_transcript import render
+from llama_py.bench.synthetic import make
 from llama_py.bench.transcripts import Transcript, read_transcript
 from llama_py.errors import ParameterError
 
@@ -335,15 +336,15 @@ def test_a_hundred_megabytes(form: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["openai", "claude"])
 def test_a_synthetic_transcript_reads_as_what_was_made(form: str, tmp_path: Path) -> None:
-    made = make_transcript.make(6000, 3)
-    again = make_transcript.make(6000, 3)
+    made = make(6000, 3)
+    again = make(6000, 3)
     assert made == again
-    transcript = read(tmp_path, make_transcript.render(made, form))
+    transcript = read(tmp_path, render(made, form))
     kept = made if form == "openai" else [m for m in made if m["role"] != "system"]
     merged = [message for message in kept if message["role"] != "system"]
     assert [m for m in transcript.messages if m["role"] != "system"] == merged
     assert 6000 <= sum(len(m["content"]) for m in made) < 10_000
-    assert any(len(m.get("tool_calls", ())) == 2 for m in make_transcript.make(20_000, 3))
+    assert any(len(m.get("tool_calls", ())) == 2 for m in make(20_000, 3))
 
 
 @pytest.mark.parametrize("name", ["agent-openai.json", "agent-claude.jsonl"])
@@ -352,3 +353,10 @@ def test_the_transcripts_that_come_along(name: str) -> None:
     calls = list(transcript.calls())
     assert len(calls) >= 3
     assert transcript.left_out.keys() <= {"record of type summary"}
+
+
+def test_a_made_transcript_needs_no_file() -> None:
+    assert read_transcript("synthetic:6000:3").messages == make(6000, 3)
+    for name in ("synthetic:5", "synthetic:x", "synthetic:6000:y"):
+        with pytest.raises(ParameterError, match=name):
+            read_transcript(name)

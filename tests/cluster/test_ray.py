@@ -15,7 +15,7 @@ import httpx
 import openai
 import pytest
 
-from llama_py.bench import cluster as bench
+from benchmarks import cluster as bench
 from llama_py.bench.report import Report
 from tests.patience import PATIENCE
 

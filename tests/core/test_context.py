@@ -220,11 +220,13 @@ def test_a_tiny_model_is_computed_by_one_thread(model: Model) -> None:
     assert context_module.default_threads(1 << 30, cores=64) == 64
     context = small(model, n_threads=None, n_threads_batch=None)
     assert (context.params.n_threads, context.params.n_threads_batch) == (1, 1)
+    assert context.threads_may_change
 
 
 def test_threads(model: Model) -> None:
     context = small(model, n_threads=2, n_threads_batch=1)
     assert (context.params.n_threads, context.params.n_threads_batch) == (2, 1)
+    assert not context.threads_may_change, "somebody said how many"
     row = evaluate(context, PROMPT, 0)
     context.clear()
     context.set_threads(1, 1)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import gguf
 import numpy as np
 
-from llama_py.core.host.profiles import build_info
+from llama_py._native.loader import build_info
 
 __all__ = ["Reference"]
 

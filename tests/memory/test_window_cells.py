@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from llama_py._native.loader import library
+from llama_py._native.loader import build_info, library
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
-from llama_py.core.host.profiles import build_info
 from llama_py.core.model import Model
 from llama_py.params import ContextParams
 from tests.memory.oracle import Oracle, nmse

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from llama_py._native import loader
-from llama_py.core.host.profiles import build_info
+from llama_py._native.loader import build_info
 from tests.embeddings.reference import Reference
 from tests.models import tiny_model
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from llama_py._native.loader import build_info
 from llama_py.core import rules
-from llama_py.core.host.profiles import build_info
 from tests.native import builds
 from tests.native.builds import ROOT, configured, for_cpu
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llama_py.core.host.profiles import build_info
+from llama_py._native.loader import build_info
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

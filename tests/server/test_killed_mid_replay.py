@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from llama_py.bench.make_transcript import TOOLS, make
+from llama_py.bench.synthetic import TOOLS, make
 from tests.chat import families
 from tests.models import tiny_model
 from tests.patience import PATIENCE

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from llama_py._native import ggml_h as G
-from llama_py.core.host.profiles import build_info
+from llama_py._native.loader import build_info
 
 #: Heads that are no multiple of a vector: others are computed by attention_heads.h, where it can.
 CELLS, HEAD, HEADS, HEADS_KV = 440, 36, 6, 2

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from llama_py._native.loader import library
+from llama_py._native.loader import build_info, library
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
-from llama_py.core.host.profiles import build_info
 from llama_py.core.model import Model
 from llama_py.params import ContextParams
 from tests.models import tiny_model

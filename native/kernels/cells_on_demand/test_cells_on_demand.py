@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_py.core.host.profiles import build_info
+from llama_py._native.loader import build_info
 from tests.models import tiny_model
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it is Linux that has the zeros")

@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 
-from llama_py.core.host.profiles import build_info
+from llama_py._native.loader import build_info
 from llama_py.gguf.reader import read_header
 from tests.models import tiny_model
 from tests.native.builds import configured

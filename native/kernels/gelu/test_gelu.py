@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from llama_py._native import ggml_h as G
-from llama_py.core.host.profiles import build_info
+from llama_py._native.loader import build_info
 from tests.native.graphs import Graph
 
 #: No multiple of a vector; values where it is curved, tiny ones, and those far out on both sides.

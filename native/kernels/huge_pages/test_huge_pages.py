@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_py.core.host.profiles import build_info
+from llama_py._native.loader import build_info
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import gguf
 import pytest
 
-from llama_py.core.host.profiles import build_info
+from llama_py._native.loader import build_info
 from tests.native.builds import configured
 from tests.vocabularies import vocabulary
 

@@ -14,7 +14,7 @@ import pytest
 from llama_py import Llama
 from llama_py._native import ggml_h as G
 from llama_py._native import llama_h as C
-from llama_py.core.host.profiles import build_info
+from llama_py._native.loader import build_info
 from tests.models import tiny_model
 
 #: Bytes of a cache line, and of the widest loads of a processor.

@@ -1,8 +1,8 @@
 """Clusters larger than this machine, simulated: routings, sizes of memories, and failures.
 
 With --measure, what things cost is measured on a replica that runs here (and kept with --constants
-FILE); then the conversations of `llama-py bench cluster` are really played against three replicas,
-and the simulation of the same has to agree within 15 % before it says anything about more. The
+FILE); then the conversations of `benchmarks cluster` are really played against three replicas, and
+the simulation of the same has to agree within 15 % before it says anything about more. The
 router in the simulation is the cluster's own code. What it cannot know: networks, disks of the
 shared store, machines that differ, and what clients do when they have to wait.
 
@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from llama_py.bench import cluster as real
-from llama_py.bench.cluster_load import Conversation, Outcome, Workload, play
-from llama_py.bench.cluster_model import (
+from benchmarks import cluster as real
+from benchmarks.cluster_load import Conversation, Outcome, Workload, play
+from benchmarks.cluster_model import (
     ROUTINGS,
     Cluster,
     Constants,

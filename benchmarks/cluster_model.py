@@ -18,12 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from llama_py.bench.cluster_load import Conversation, Workload
+from benchmarks.cluster_load import Conversation, Workload
 from llama_py.bench.http_load import percentile
 from llama_py.cluster.policy import Policy, PolicySettings, ReplicaState
 from llama_py.dialects.hints import Hint, hint_of
 from llama_py.engine.prefill_budget import PrefillBudget
 from llama_py.engine.scheduler import Prefill, plan_step
+from llama_py.params import ContextParams
 
 __all__ = ["ROUTINGS", "Cluster", "Constants", "Result", "simulate"]
 
@@ -180,17 +181,18 @@ class _Memory:
 #: earlier or later meets another step, and moves all that follow: without it one run among many
 #: that are possible would be taken for all of them.
 _SPREAD = 0.25
-#: Rows of a step, at most, and tokens of a reply that has only just begun: the engine's.
-_N_BATCH, _BEGINS = 2048, 8
+#: Rows of a step, at most.
+_N_BATCH = ContextParams().n_batch
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A turn of a conversation, as the scheduler sees it, too.
+    """A turn of a conversation, as the engine's planner sees it, too.
 
     Attributes:
         after: what is in memory when it has ended.
         left: tokens of the prompt that are not evaluated yet.
+        to_evaluate: tokens of it that were not reused.
         position: tokens of it that are in memory.
         writes: tokens of its reply that are not written yet.
     """
@@ -203,15 +205,21 @@ class _Request:
     tokens: int
     asked: float
     left: int = 0
+    to_evaluate: int = 0
     position: int = 0
     writes: int = 0
     written: int = 0
 
     paused = False
+    read = True
 
     @property
     def prompt_left(self) -> int:
         return self.left
+
+    @property
+    def started(self) -> float:
+        return self.asked
 
     chunk_limit = prompt_left
 
@@ -266,11 +274,12 @@ class _Replica:
 
     def _prefills(self, now: float) -> Sequence[Prefill[_Request]]:
         """What the next step has of prompts, in the engine's way."""
+        running, chunk = self._running(), self._constants.prompt
         plan = plan_step(
-            self._running(),
+            running,
             _N_BATCH,
-            self._constants.prompt,
-            beside=self._beside(now),
+            chunk,
+            beside=self._budget.beside(running, chunk, now),
             passed_over=self._passed_over,
         )
         if plan.prefills:
@@ -286,17 +295,6 @@ class _Replica:
                 running.append(request)
                 left -= request.tokens
         return running
-
-    def _beside(self, now: float) -> int | None:
-        """Tokens of prompts beside streams, as ``engine.step_planner`` has it."""
-        streams, waiting = self.streams, self.waiting
-        if not streams or not waiting:
-            return None
-        young = sum(each.written <= _BEGINS for each in self.requests)
-        waited = now - min(each.asked for each in waiting)
-        pause = self._budget.pause(young, sum(each.left for each in waiting), waited)
-        most = max(1, self._constants.prompt // 2)
-        return self._budget.size(len(streams), most, len(waiting), pause)
 
 
 # ---- routing -------------------------------------------------------------------------------------
@@ -452,7 +450,8 @@ class _Simulation:
         share = shared / request.hint.size if request.hint.size else 0.0
         # The last token is evaluated in any case.
         reused = min(request.tokens - 1, round(share * request.tokens))
-        request.position, request.left = reused, request.tokens - reused
+        request.position, request.to_evaluate = reused, request.tokens - reused
+        request.left = request.to_evaluate
         request.writes, request.written = max(1, round(self._constants.reply)), 0
         self._result.prompt += request.tokens
         self._result.evaluated += request.left

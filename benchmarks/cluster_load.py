@@ -17,7 +17,7 @@ from typing import Any
 
 from llama_py.bench.agents import ask
 from llama_py.bench.http_load import Endpoint, Reply, percentile
-from llama_py.bench.make_transcript import TOOLS, make
+from llama_py.bench.synthetic import TOOLS, make
 from llama_py.bench.transcripts import Transcript
 
 __all__ = ["Conversation", "Outcome", "Turn", "Workload", "play", "synthetic_agents"]
@@ -114,7 +114,7 @@ class Workload:
 
 
 def synthetic_agents(count: int, characters: int) -> list[Transcript]:
-    """Transcripts as ``llama-py bench transcript`` writes them."""
+    """Transcripts as ``python -m benchmarks transcript`` writes them."""
     return [
         Transcript(f"agent {seed}", make(characters, seed), tools=list(TOOLS))
         for seed in range(1, count + 1)

@@ -1,21 +1,17 @@
-"""``llama-py bench transcript``: writes a synthetic transcript of a coding agent.
+"""Synthetic conversations of a coding agent.
 
-Nothing private is needed to measure reuse: what an agent sends is mostly what tools gave back. The
-transcript has several system parts, tools, files that were read, findings of a linter, edits, calls
-side by side, and questions in between. The same size and seed give the same file.
+Nothing private is needed to measure reuse: what an agent sends is mostly what tools gave back. A
+conversation has several system parts, tools, files that were read, findings of a linter, edits,
+calls side by side, and questions in between. The same size and seed give the same messages.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-__all__ = ["main", "make", "render"]
+__all__ = ["TOOLS", "make"]
 
 Message = dict[str, Any]
 
@@ -43,45 +39,12 @@ _SYSTEM = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write a transcript; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="llama-py bench transcript", description=__doc__)
-    parser.add_argument("out", help="the file to write; - for standard output")
-    parser.add_argument("--characters", type=int, default=20_000, metavar="N")
-    parser.add_argument("--seed", type=int, default=1, metavar="N")
-    parser.add_argument(
-        "--format",
-        choices=["openai", "claude"],
-        default="openai",
-        help="OpenAI messages with tools, or records as Claude Code writes them, which have "
-        "neither tools nor system messages (default: %(default)s)",
-    )
-    options = parser.parse_args(arguments)
-    if options.characters < 1000:
-        print("llama-py bench transcript: --characters must be 1000 at least", file=sys.stderr)
-        return 2
-    text = render(make(options.characters, options.seed), options.format)
-    if options.out == "-":
-        sys.stdout.write(text)
-    else:
-        Path(options.out).write_text(text, encoding="utf-8")
-    return 0
-
-
 def make(characters: int, seed: int) -> list[Message]:
     """OpenAI messages with about so many characters, tools' definitions aside."""
     agent = _Agent(seed)
     while agent.size < characters:
         agent.turn(characters)
     return agent.messages
-
-
-def render(messages: Sequence[Message], form: str) -> str:
-    """The text of a file with these messages."""
-    if form == "openai":
-        return json.dumps({"tools": TOOLS, "messages": messages}, indent=1) + "\n"
-    lines = [json.dumps(record) for record in _records(messages)]
-    return "\n".join(lines) + "\n"
 
 
 class _Agent:
@@ -170,44 +133,3 @@ TOOLS = [
     _tool("edit_file", "Replace one text by another in a file.", path=_TEXT, old=_TEXT, new=_TEXT),
     _tool("lint", "Run the linter on files.", paths={"type": "array", "items": _TEXT}),
 ]
-
-
-# ---- Claude Code's records ---------------------------------------------------------------------
-
-
-def _records(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """One record for each block of an assistant's turn, as Claude Code writes them."""
-    records: list[dict[str, Any]] = [{"type": "summary", "summary": "A synthetic session"}]
-    for message in messages:
-        if message["role"] == "system":
-            continue
-        role = "user" if message["role"] == "tool" else message["role"]
-        for block in _blocks(message):
-            number = len(records)
-            records.append(
-                {
-                    "type": role,
-                    "uuid": f"record-{number}",
-                    "parentUuid": f"record-{number - 1}" if number > 1 else None,
-                    "isSidechain": False,
-                    "message": {"role": role, "content": [block]},
-                }
-            )
-    return records
-
-
-def _blocks(message: Message) -> list[dict[str, Any]]:
-    if message["role"] == "tool":
-        result = {"tool_use_id": message["tool_call_id"], "content": message["content"]}
-        return [{"type": "tool_result", **result}]
-    blocks: list[dict[str, Any]] = []
-    if message["role"] == "assistant":
-        blocks.append({"type": "thinking", "thinking": "What comes next?", "signature": "none"})
-    if message["content"]:
-        blocks.append({"type": "text", "text": message["content"]})
-    for call in message.get("tool_calls", ()):
-        function = call["function"]
-        given = json.loads(function["arguments"])
-        block = {"type": "tool_use", "id": call["id"], "name": function["name"], "input": given}
-        blocks.append(block)
-    return blocks

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llama_py.bench.cluster_load import Outcome, Workload, play, synthetic_agents
+from benchmarks.cluster_load import Outcome, Workload, play, synthetic_agents
 from llama_py.bench.http_load import Endpoint
 from llama_py.bench.report import Report, Target
 from llama_py.bench.subject import resolve_model

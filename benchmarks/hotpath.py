@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import argparse
 
-from llama_py.bench.micro import run_micro
-from llama_py.bench.overhead import run_overhead
+from benchmarks.micro import run_micro
+from benchmarks.overhead import run_overhead
+from benchmarks.variants import run_variants
 from llama_py.bench.report import Report
 from llama_py.bench.subject import add_model_arguments, conditions, load
-from llama_py.bench.variants import run_variants
 
 __all__ = ["add_arguments", "run"]
 

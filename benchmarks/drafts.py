@@ -15,9 +15,9 @@ import argparse
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.writing_tasks import KINDS, prompts
 from llama_py.bench.report import Report, median
 from llama_py.bench.subject import add_model_arguments, conditions, load, resolve_model
-from llama_py.bench.writing_tasks import KINDS, prompts
 from llama_py.options.drafters import DraftModel, PromptLookup, Speculative
 
 if TYPE_CHECKING:
