@@ -1,6 +1,7 @@
 """``open_regular``: opens a file that somebody else names, and nothing that makes the opener wait.
 
-Opening a FIFO waits until somebody writes to it, and reading a device may never end.
+Opening a FIFO waits until somebody writes to it, and reading a device may never end. Who starts the
+program may name a pipe (of a shell's ``<(...)``): ``read_short_text`` reads it, up to a limit.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import stat
 from io import FileIO
 from pathlib import Path
 
-__all__ = ["open_regular", "read_text"]
+__all__ = ["open_regular", "read_short_text", "read_text"]
+
+#: Characters of a text that is short: keys, settings, grammars, schemas, templates.
+_SHORT = 1 << 24
 
 _CAREFULLY = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
@@ -37,3 +41,17 @@ def read_text(path: Path) -> str:
     """The text of a regular file, in UTF-8."""
     with open_regular(path) as file:
         return file.readall().decode("utf-8")
+
+
+def read_short_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
+    """The text of a file or pipe.
+
+    Raises:
+        OSError: it cannot be read, or has more than 16 million characters.
+        UnicodeDecodeError: it is no text.
+    """
+    with Path(path).open(encoding=encoding) as file:
+        text = file.read(_SHORT + 1)
+    if len(text) > _SHORT:
+        raise OSError(errno.EFBIG, f"it has more than {_SHORT} characters", str(path))
+    return text

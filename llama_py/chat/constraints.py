@@ -29,6 +29,7 @@ from llama_py.core.grammar.gbnf_check import check_gbnf
 from llama_py.errors import GrammarError, ParameterError, TemplateError, shown
 from llama_py.params import GrammarSpec, TokenConstraint
 from llama_py.quick_dataclass import dataclass
+from llama_py.regular_files import read_short_text
 
 if TYPE_CHECKING:
     from llama_py.chat.templates.template import ChatTemplate
@@ -170,7 +171,7 @@ class LlamaGrammar:
             GrammarError: the file cannot be read, or holds no grammar.
         """
         try:
-            text = Path(file).read_text(encoding="utf-8")
+            text = read_short_text(file)
         except (OSError, UnicodeDecodeError) as error:
             raise GrammarError(f"the grammar file {str(file)!r} cannot be read: {error}") from error
         return cls.from_string(text, verbose)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from llama_py.cli.terminal import is_terminal, note
 from llama_py.errors import ModelNotFoundError, ParameterError
+from llama_py.regular_files import open_regular
 
 __all__ = ["add_words", "prompt_of", "standard_input", "with_input"]
 
@@ -42,7 +43,7 @@ def prompt_of(parsed: argparse.Namespace, what: str = "the prompt") -> str | Non
 def _is_model(word: str) -> bool:
     path = Path(word).expanduser()
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(len(_MAGIC)) == _MAGIC or word.lower().endswith(".gguf")
     except (OSError, ValueError):
         if not word.lower().endswith(".gguf") or len(word.split()) > 1:

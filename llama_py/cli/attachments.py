@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from llama_py.chat import conversation
 from llama_py.errors import ParameterError
+from llama_py.regular_files import read_text
 
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama
@@ -60,7 +61,7 @@ class Attachments:
         """
         file = Path(path).expanduser()
         try:
-            text = file.read_text(encoding="utf-8")
+            text = read_text(file).replace("\r\n", "\n")
         except OSError as error:
             raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:

@@ -9,7 +9,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,6 +17,7 @@ from llama_py.errors import LlamaError, ParameterError
 from llama_py.options import CHAT, COMPLETION, LOAD, Option, Table
 from llama_py.options.describe import plain_default
 from llama_py.options.marks import Flag
+from llama_py.regular_files import read_short_text
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def read_argument(path: str | None, option: str) -> str | None:
     if path is None:
         return None
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return read_short_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ParameterError(f"{option}: cannot read {path}: {error}") from None
 

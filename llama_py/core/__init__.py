@@ -14,6 +14,7 @@ once, whatever the order, and ``close()`` closes children first.
 * ``mtp``: a model's next-token heads, computed in a second context on the same weights.
 * ``native_load``: loads in another thread, so that Ctrl-C can stop it; ``model_files`` identifies
   the weights meanwhile.
+* ``weights``: whether a file's weights are finite, of any type.
 * ``device_memory``: what a model takes on each device, before it is loaded and after;
   ``device_report``: which devices are used, and why others are not.
 * ``host/``: the machine: cores, memory, GPUs, folders, and contexts that take turns on the cores.

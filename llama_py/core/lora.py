@@ -10,6 +10,7 @@ from llama_py._native import llama_h as C
 from llama_py.core import logs
 from llama_py.core.handle import Handle
 from llama_py.core.model_files import ModelFiles
+from llama_py.core.weights import check_finite
 from llama_py.errors import InvalidModelError
 from llama_py.gguf.adapters import check_adapter_file
 
@@ -40,6 +41,10 @@ class LoraAdapter(Handle[C.llama_adapter_lora_p]):
         self.model = model
         info = check_adapter_file(path, model.info)
         self.path = info.path
+        try:
+            check_finite(info.header)
+        except InvalidModelError as error:
+            raise InvalidModelError(f"the LoRA adapter {path} cannot be used: {error}") from None
         files = ModelFiles({self.path: (self.path.stat().st_size,)})
         #: Identifies the adapter in the fingerprint of saved states.
         self.fingerprint = files.digest

@@ -275,7 +275,7 @@ class Projector(Handle[M.mtmd_context_p]):
         """The vectors of the cells of a chunk, float32 ``(count, n_embd_inp)``: a copy.
 
         Raises:
-            MediaError: the encoder failed.
+            MediaError: the encoder failed, or made no finite numbers.
         """
         with self._encoding, self.in_use() as pointer, chunks.in_use() as parts:
             chunk = M.mtmd_input_chunks_get(parts, index)
@@ -285,6 +285,11 @@ class Projector(Handle[M.mtmd_context_p]):
                 raise MediaError(f"a picture or sound could not be encoded: {str(lines) or code}")
             rows = np.empty((int(M.mtmd_input_chunk_get_n_tokens(chunk)), self._width), np.float32)
             ctypes.memmove(rows.ctypes.data, M.mtmd_get_output_embd(pointer), rows.nbytes)
+        if not np.isfinite(rows).all():
+            raise MediaError(
+                f"the projector {self.path.name} made vectors that are NaN or infinite: its file "
+                "may be damaged, or made for another model"
+            )
         return rows
 
 

@@ -1,6 +1,6 @@
-"""Loads a projector and encodes one small picture and one short sound; run by ``rehearsal``.
+"""Looks at a projector's weights, and encodes one small picture and one short sound.
 
-The model gives its sizes and its vocabulary only: no weights of it are read.
+Run by ``rehearsal``. The model gives its sizes and its vocabulary only: no weights of it are read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from llama_py.core.handle import Handle
 from llama_py.core.model import Model
 from llama_py.core.projector import Cells, Chunks, Projector
 from llama_py.core.rehearsal import REFUSED
+from llama_py.core.weights import check_finite
 from llama_py.errors import InvalidModelError, LlamaError
+from llama_py.gguf.reader import read_header
 
 __all__ = ["main"]
 
@@ -56,6 +58,7 @@ def main(model: str, projector: str) -> int:
     """Try a projector for a model; the exit status."""
     logs.install()
     try:
+        check_finite(read_header(Path(projector)))
         with _Outline(Path(model)) as outline:
             tried = Projector(cast("Model", outline), projector, use_gpu=False, rehearsed=True)
             with tried:

@@ -39,9 +39,6 @@ _TYPES: Final = {
     "adapter.lora.alpha": "f32",
 }
 _INVOCATION = "adapter.alora.invocation_tokens"
-#: numpy's name of a type whose numbers are looked at.
-_NUMBERS: Final = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-_PIECE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -50,12 +47,12 @@ class AdapterInfo:
 
     Attributes:
         path: its file.
-        places: where its header ends, and where each of its tensors begins.
+        header: the file's.
         remarks: what has no effect, a sentence each.
     """
 
     path: Path
-    places: tuple[int, ...]
+    header: GGUFHeader
     remarks: tuple[str, ...]
 
 
@@ -78,13 +75,11 @@ def check_adapter_file(path: str | os.PathLike[str], model: GGUFInfo) -> Adapter
         for name, (a, b) in pairs.items():
             for problem in _problems(name, a, b, model.shapes):
                 raise InvalidModelError(problem)
-        _check_numbers(header)
     except InvalidModelError as error:
         raise InvalidModelError(f"the LoRA adapter {path} cannot be used: {error}") from None
     except OSError as error:
         raise InvalidModelError(f"the LoRA adapter {path} cannot be read: {error}") from error
-    offsets = (header.data_offset + tensor.offset for tensor in header.tensors)
-    return AdapterInfo(path, (header.data_offset, *offsets), tuple(_remarks(pairs, norms)))
+    return AdapterInfo(path, header, tuple(_remarks(pairs, norms)))
 
 
 def _check_metadata(header: GGUFHeader, model: GGUFInfo) -> None:
@@ -183,26 +178,6 @@ def _embedding_problems(
 def _four(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     n_in, n_out, n_matrices, rest = (*shape, 1, 1, 1, 1)[:4]
     return n_in, n_out, n_matrices, rest
-
-
-def _check_numbers(header: GGUFHeader) -> None:
-    """Raise for weights that are not finite: all logits would be NaN."""
-    import numpy as np
-
-    for tensor in header.tensors:
-        form = _NUMBERS.get(tensor.type)
-        if form is None:
-            continue
-        start = header.data_offset + tensor.offset
-        for at in range(start, start + tensor.n_bytes, _PIECE):
-            end = min(at + _PIECE, start + tensor.n_bytes)
-            values = np.frombuffer(header.buffer[at:end], form)
-            if tensor.type == "BF16":
-                values = (values.astype(np.uint32) << 16).view(np.float32)
-            if not np.isfinite(values).all():
-                raise InvalidModelError(
-                    f"tensor {tensor.name!r} has weights that are NaN or infinite"
-                )
 
 
 def _remarks(pairs: Mapping[str, tuple[GGUFTensor, GGUFTensor]], norms: list[str]) -> Iterator[str]:

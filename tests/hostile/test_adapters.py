@@ -21,6 +21,7 @@ from llama_py import Llama
 from llama_py.errors import InvalidModelError, LlamaError, ModelNotFoundError
 from llama_py.gguf.adapters import check_adapter_file
 from llama_py.gguf.check import check_model_file
+from llama_py.gguf.reader import GGML_TYPES
 from tests.core.gguf_mutations import MUTATIONS, Gguf, mutate, parse
 from tests.core.test_gguf_check import put
 from tests.models import tiny_model
@@ -160,7 +161,7 @@ BROKEN: dict[str, tuple[str, Change, str]] = {
     ),
     "a rank of nothing": ("full", without_rank, "do not fit"),
     "A is not transposed": ("full", reshape(2, [RANK, 128]), "ffn_down.*do not fit"),
-    "weights that are NaN": ("full", poison(math.nan), "lora_a' has weights that are NaN"),
+    "weights that are NaN": ("full", poison(math.nan), r"lora_a' \(F32\) .*number 2 of 256 is nan"),
     "weights that are infinite": ("full", poison(math.inf), "NaN or infinite"),
     "another architecture": (
         "full", set_pair("general.architecture", 8, text("gemma3")), "'gemma3'.*'llama'"
@@ -177,6 +178,26 @@ def test_a_file_that_would_end_the_process_is_refused(case: str, tmp_path: Path)
     path.write_bytes(file.encode())
     with pytest.raises(InvalidModelError, match=f"(?s)adapter.gguf cannot be used.*{said}"):
         use(tiny_model(kind), path)
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1", "IQ4_NL", "MXFP4"])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_weights_of_any_type_are_finite(kind: str, damaged: bool, tmp_path: Path) -> None:
+    name = "blk.0.attn_q.weight"
+    path = write(tmp_path / "adapter.gguf", "full", [name])
+    file = parse(path.read_bytes())
+    number, block, size = next((n, b, s) for n, (t, b, s) in GGML_TYPES.items() if t == kind)
+    rows = bytearray(math.prod(file.tensors[0].dims) // block * size)
+    rows[size * 3 : size * 4] = (b"\xff" if damaged else b"\x01") * size  # a scale that is NaN
+    file.data = rows + bytearray(-len(rows) % 32) + file.data[file.tensors[1].offset :]
+    file.tensors[0].type, file.tensors[1].offset = number, len(rows) + -len(rows) % 32
+    path.write_bytes(file.encode())
+    if not damaged:
+        assert all(use(tiny_model("full"), path)[1:])
+        return
+    said = rf"(?s)adapter.gguf cannot be used: .*'{name}.lora_a' \({kind}\) .*(nan|inf)"
+    with pytest.raises(InvalidModelError, match=said):
+        use(tiny_model("full"), path)
 
 
 def test_embeddings_that_are_the_output_too_cannot_be_adapted(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import struct
@@ -91,6 +92,27 @@ def test_a_projector_that_ends_the_process_is_refused(
 ) -> None:
     path = damaged(FATAL[case], tmp_path)
     with pytest.raises(InvalidModelError, match=r"the projector .*mmproj.gguf cannot be used"):
+        Projector(model, path)
+
+
+def test_weights_that_are_not_finite_are_named(model: Model, tmp_path: Path) -> None:
+    def poison(file: Gguf) -> None:
+        place = next(each for each in file.tensors if each.name == b"mm.2.weight").offset
+        file.data[place + 8 : place + 12] = struct.pack("<f", math.nan)
+
+    path = damaged(poison, tmp_path)
+    with pytest.raises(InvalidModelError, match=r"mmproj.gguf .*'mm.2.weight' .*number 2 of .*nan"):
+        Projector(model, path)
+
+
+def test_vectors_that_are_not_finite_are_an_error(model: Model, tmp_path: Path) -> None:
+    def enlarge(file: Gguf) -> None:
+        for name in (b"mm.0.weight", b"mm.2.weight"):
+            place = next(each for each in file.tensors if each.name == name).offset
+            file.data[place : place + 256] = struct.pack("<f", 3e38) * 64
+
+    path = damaged(enlarge, tmp_path)
+    with pytest.raises(InvalidModelError, match=r"mmproj.gguf .* vectors that are NaN or infinite"):
         Projector(model, path)
 
 

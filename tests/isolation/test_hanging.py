@@ -179,6 +179,36 @@ def test_one_that_drips_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
         asking.join()
 
 
+def test_what_it_writes_without_an_end_of_a_line_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    floods = 'any(not os.write(1, b"x" * (1 << 20)) for _ in range(300)); tell(4, 20, "y" * 10**6)'
+    here = psutil.Process()
+    with speaking(monkeypatch, f"{floods}; tell(int(Up.ANSWER), call, 1)") as process:
+        before = here.memory_info().rss
+        assert process.ask("report") == 1
+        assert here.memory_info().rss - before < 100 << 20
+
+
+@pytest.mark.parametrize("text", ["x" * 10_000_000, ["a list"]], ids=["long", "none"])
+def test_a_text_that_no_token_has_ends_it(
+    text: Any, llm: Llama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = llm.create_completion("Once", stream=True, **STORY)
+    next(stream)
+    real = isolation.note_event
+
+    def note_event(row: Any, record: Any) -> Any:
+        return real((*row[:2], text) if len(row) > 2 else row, record)
+
+    monkeypatch.setattr(isolation, "note_event", note_event)
+    with pytest.raises(EngineDeadError, match="because of a message.*a reply has more text"):
+        for _ in stream:
+            pass
+    monkeypatch.undo()
+    assert llm.create_completion("Once", max_tokens=2)["choices"][0]["text"]
+
+
 # ---- a server of two models ----------------------------------------------------------------------
 
 

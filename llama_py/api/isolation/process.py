@@ -81,6 +81,10 @@ _LAST_MOMENTS = 5.0
 _LINES, _SHOWN = 60, 8
 #: Characters of such a line.
 _LONGEST = 400
+#: Bytes that are taken for a line although none has ended, and characters of a line of its log.
+_LONGEST_READ, _LONGEST_LOG = 1 << 16, 1 << 13
+#: Characters of a reply, and of each of its tokens on top: more than any vocabulary has.
+_CHARACTERS, _EACH = 1 << 16, 1 << 12
 #: Seconds: the longest pause before it is started again, and after how long of work all is well.
 _LONGEST_PAUSE, _WELL = 60.0, 60.0
 
@@ -103,6 +107,7 @@ class _Request:
     mailbox: Mailbox
     record: Record
     cancelled: bool = False
+    characters: int = 0
 
 
 class ModelProcess:
@@ -469,7 +474,7 @@ class ModelProcess:
         if child.stdout is None:
             return
         with child.stdout as output:
-            for line in output:
+            while line := output.readline(_LONGEST_READ):
                 text = line.decode("utf-8", "replace").rstrip()[:_LONGEST]
                 if not text:
                     continue
@@ -577,11 +582,20 @@ class ModelProcess:
                 if request is None:  # its call was given up
                     continue
                 mailbox = request.mailbox
-                shares.setdefault(mailbox, []).append((row[0], note_event(row, request.record)))
-                if len(request.record.generated) > self._most_generated:
-                    raise LlamaError("a reply has more tokens than its context could hold")
+                event = note_event(row, request.record)
+                self._check_length(request, event.text)
+                shares.setdefault(mailbox, []).append((row[0], event))
                 calls[mailbox] = request.call
             self._deliver(shares, calls)
+
+    def _check_length(self, request: _Request, text: str) -> None:
+        """Raise for a reply that is longer than any, before it takes the memory."""
+        generated = len(request.record.generated)
+        request.characters += len(text)
+        if generated > self._most_generated:
+            raise LlamaError("a reply has more tokens than its context could hold")
+        if not isinstance(text, str) or request.characters > _CHARACTERS + _EACH * generated:
+            raise LlamaError("a reply has more text than its tokens could be")
 
     def _deliver(
         self, shares: Mapping[Mailbox, list[Output]], calls: Mapping[Mailbox, int]
@@ -766,7 +780,7 @@ _HANDLERS: Mapping[int, Callable[..., None]] = {
     Up.LOADING: ModelProcess._note_loading,
     Up.READY: ModelProcess._note_ready,
     Up.FAILED: ModelProcess._note_failure,
-    Up.LOG: lambda self, level, text: _log.log(level, "%s", text),
+    Up.LOG: lambda self, level, text: _log.log(level, "%s", text[:_LONGEST_LOG]),
     Up.ANSWER: ModelProcess._note_answer,
     Up.REFUSED: ModelProcess._note_refusal,
     Up.STARTED: ModelProcess._note_start,

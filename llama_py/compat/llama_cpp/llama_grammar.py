@@ -13,6 +13,7 @@ from typing_extensions import Self
 from llama_py.chat.constraints import LlamaGrammar as NativeGrammar
 from llama_py.compat.schemas import convertible
 from llama_py.params import GrammarSpec
+from llama_py.regular_files import read_short_text
 
 __all__ = [
     "ARITHMETIC_GBNF",
@@ -75,7 +76,7 @@ class LlamaGrammar(NativeGrammar):
             Exception: the file cannot be read, or is empty.
         """
         try:
-            grammar = Path(file).read_text(encoding="utf-8")
+            grammar = read_short_text(file)
         except OSError as error:
             raise Exception(f"from_file: error reading from '{file}': {error}") from error
         if not grammar:

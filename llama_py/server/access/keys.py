@@ -19,6 +19,7 @@ from typing import Any
 from llama_py.errors import ParameterError, UnknownParameterError, shown
 from llama_py.options.checks import check_number, read_text
 from llama_py.quick_dataclass import dataclass
+from llama_py.regular_files import read_short_text
 from llama_py.server.config.setting_readers import read_list
 
 __all__ = [
@@ -236,7 +237,7 @@ def read_key_file(path: Path) -> list[ApiKey]:
         OSError: the file cannot be read.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_short_text(path, "utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise ParameterError(f"{path} is no text in UTF-8") from None
     keys = []

@@ -19,6 +19,7 @@ from llama_py.chat.formats.builtin import is_template
 from llama_py.errors import MissingPackageError, ParameterError, UnknownParameterError, shown
 from llama_py.options import Option
 from llama_py.quick_dataclass import dataclass
+from llama_py.regular_files import read_short_text
 from llama_py.server.access.keys import HIDDEN, ApiKey, key_from_table, read_key_file, single_key
 from llama_py.server.config.model_options import MODEL_FLAGS, MODEL_OPTIONS
 from llama_py.server.config.setting_readers import read_list, socket_path
@@ -265,7 +266,7 @@ def _parse_toml(path: Path) -> dict[str, Any]:
         ) from None
     try:
         # Editors of Windows write a mark at the beginning, which TOML does not know.
-        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        table: dict[str, Any] = tomllib.loads(read_short_text(path, "utf-8-sig"))
         return table
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ParameterError(f"{path} is not TOML: {error}") from None
@@ -307,7 +308,7 @@ def _model_option(option: Option, text: str) -> Any:
 def _text_of(text: str) -> str:
     """The content of a file."""
     try:
-        return Path(text).expanduser().read_text(encoding="utf-8")
+        return read_short_text(Path(text).expanduser())
     except (OSError, UnicodeDecodeError) as error:
         raise ParameterError(f"cannot read {text}: {error}") from None
 
