@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from llama_py import EngineDeadError, Llama, demo_model_path
+from llama_py.api.isolation import messages
 from llama_py.api.isolation import process as isolation
 from llama_py.api.isolation.connection import MessageSocket
 from llama_py.api.isolation.messages import Down
@@ -196,13 +197,13 @@ def test_a_text_that_no_token_has_ends_it(
 ) -> None:
     stream = llm.create_completion("Once", stream=True, **STORY)
     next(stream)
-    real = isolation.note_event
+    real = messages.note_event
 
     def note_event(row: Any, record: Any) -> Any:
         return real((*row[:2], text) if len(row) > 2 else row, record)
 
-    monkeypatch.setattr(isolation, "note_event", note_event)
-    with pytest.raises(EngineDeadError, match="because of a message.*a reply has more text"):
+    monkeypatch.setattr("llama_py.api.isolation.process.note_event", note_event)
+    with pytest.raises(EngineDeadError, match=r"because of a message.*a reply has more text"):
         for _ in stream:
             pass
     monkeypatch.undo()
