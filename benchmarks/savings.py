@@ -385,7 +385,7 @@ def best_of_theirs(piece: Piece) -> float | None:
     """Seconds to the first tokens of all calls, with whichever flags were best.
 
     Flags with which as many tokens were evaluated did the same work: they count as repeats of one
-    measurement, by their mean, because the least of several draws is no fair rival of one.
+    measurement, by their mean, because the least of several draws is not a fair rival of one.
     """
     by_work: dict[int, list[float]] = {}
     for who in servers_of(piece):

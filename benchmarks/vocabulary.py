@@ -93,7 +93,7 @@ def _corpus() -> Iterator[str]:
 
 
 def _more_pairs(tokens: list[str], count: int) -> Iterator[tuple[str, str]]:
-    """Yield ``count`` pairs whose texts are no tokens yet: a word, then a piece of one."""
+    """Yield ``count`` pairs whose texts are not tokens yet: a word, then a piece of one."""
     known = set(tokens)
     words = [token for token in tokens if token[0] == "Ġ" and len(token) > 2]
     pieces = [token for token in tokens[256:] if token.isascii() and token.isalpha()]

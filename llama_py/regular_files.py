@@ -27,7 +27,7 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> FileIO
         follow: links, too.
 
     Raises:
-        OSError: it is no regular file, or cannot be read.
+        OSError: it is not a regular file, or cannot be read.
     """
     flags = os.O_RDONLY | _CAREFULLY | (0 if follow else getattr(os, "O_NOFOLLOW", 0))
     file = FileIO(os.open(path, flags))
@@ -48,7 +48,7 @@ def read_short_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> st
 
     Raises:
         OSError: it cannot be read, or has more than 16 million characters.
-        UnicodeDecodeError: it is no text.
+        UnicodeDecodeError: it is not text.
     """
     with Path(path).open(encoding=encoding) as file:
         text = file.read(_SHORT + 1)

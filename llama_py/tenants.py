@@ -121,7 +121,7 @@ class Remembered(Generic[K, V]):
 
 
 class _Own(Generic[K, V]):
-    """What is remembered of one tenant, with its bytes."""
+    """One tenant's remembered values, with their bytes."""
 
     def __init__(self) -> None:
         self.values: OrderedDict[K, tuple[V, int]] = OrderedDict()

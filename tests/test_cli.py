@@ -66,7 +66,7 @@ def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def assert_sentence(text: str) -> None:
-    """One line that is no traceback."""
+    """One line that is not a traceback."""
     assert "Traceback" not in text
     assert text.count("\n") == 1, text
     assert text.startswith("llama-py")

@@ -1,4 +1,4 @@
-"""What happened to a call, and the replies that say so.
+"""The outcome of a call, and the replies that report it.
 
 A whole reply is the dictionary that OpenAI describes, with two attributes: ``cache`` and
 ``dropped``. Streams of replies have them too. ``LastCalls`` is what ``llm.cache.info`` speaks of.
@@ -59,7 +59,7 @@ class LastCalls:
 
 
 class Outcome:
-    """What happened to one call.
+    """The outcome of one call.
 
     Attributes:
         records: what is known of its requests; empty before it was submitted.
@@ -77,7 +77,7 @@ class Outcome:
 
     @property
     def cache(self) -> ReuseInfo:
-        """What was reused; empty as long as the call waits for a place."""
+        """Reuse of the prompt; empty as long as the call waits for a place."""
         return self.records[-1].cache.copy() if self.records else {}
 
     def note(self, index: int, event: Event) -> None:

@@ -70,7 +70,7 @@ class Calls:
             return parse_chat(context, some, stream=stream, **options)
 
         if policy is None or not all(isinstance(message, Mapping) for message in messages):
-            return self._call(parse(messages), None)  # what is no message, it says
+            return self._call(parse(messages), None)  # what is not a message, it says
         tried: dict[int, ChatCall] = {}  # by how many messages were left
 
         def count(some: Messages) -> int:

@@ -1,4 +1,4 @@
-"""What is known of a model wherever it is: its context, its engine, its process."""
+"""The facts of a model, wherever it runs: its context, its engine, its process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ContextFacts", "EngineReport", "ProcessStatus"]
 
 @dataclass(frozen=True, slots=True)
 class ContextFacts:
-    """What does not change as long as a context is there.
+    """Facts that do not change while a context exists.
 
     Attributes:
         n_ctx, n_ctx_seq, n_seq_max: see ``core.context.Context``.

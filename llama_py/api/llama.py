@@ -375,13 +375,13 @@ class Llama(LlamaCppNames, CacheNames):
         normalize: bool = False,
         truncate: bool = False,
     ) -> list[Ranked]:
-        """``Embedder.rerank``: documents, the one first that fits the query best."""
+        """``Embedder.rerank``: documents, best match for the query first."""
         return self.runtime.embedding.calls.ranking(
             query, documents, top_n=top_n, normalize=normalize, truncate=truncate
         ).result()
 
     def pooling_type(self) -> int:
-        """How the vectors of a text become one (``LLAMA_POOLING_TYPE_*``); 0 is: not at all."""
+        """How the vectors of a text become one (``LLAMA_POOLING_TYPE_*``); 0 means no pooling."""
         return self.runtime.embedding.pooling_type
 
     # -- chat templates ------------------------------------------------------------------------

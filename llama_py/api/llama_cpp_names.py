@@ -40,7 +40,7 @@ __all__ = [
 
 
 class LlamaTokenizer:
-    """What ``Llama.tokenizer()`` returns: the vocabulary by llama-cpp-python's names.
+    """The return value of ``Llama.tokenizer()``: the vocabulary by llama-cpp-python's names.
 
     Unlike ``Llama.tokenize``, it reads the texts of special tokens as those tokens by default.
     """
@@ -66,7 +66,7 @@ class LlamaTokenizer:
         return self.tokenize(text.encode("utf-8", "ignore"), add_bos, special)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """``detokenize`` to a string; bytes that are no UTF-8 are left out."""
+        """``detokenize`` to a string; bytes that are not UTF-8 are left out."""
         return self.detokenize(tokens).decode("utf-8", "ignore")
 
 
@@ -124,7 +124,7 @@ def _converted(chunks: Iterator[Any], kind: Any) -> Iterator[Any]:
 
 
 class LlamaCppNames:
-    """What ``Llama`` has for code that was written for llama-cpp-python."""
+    """Names of ``Llama`` for code that was written for llama-cpp-python."""
 
     runtime: Runtime
 
@@ -194,7 +194,7 @@ class LlamaCppNames:
 
 
 class CacheNames:
-    """What ``Llama`` has in place of methods of ``llm.cache``, some of them llama-cpp-python's."""
+    """Names of ``Llama`` in place of methods of ``llm.cache``, some of them llama-cpp-python's."""
 
     runtime: Runtime
     cache: ModelCache

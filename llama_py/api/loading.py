@@ -144,7 +144,7 @@ class LoadedModel:
 
     @property
     def embedding_queue(self) -> EmbeddingQueue:
-        """What embeds; made when it is asked for first.
+        """The embedder; made at the first use.
 
         Raises:
             ParameterError: there are no weights, or the model has no embeddings.
@@ -192,7 +192,7 @@ class LoadedModel:
 
     @property
     def facts(self) -> ContextFacts:
-        """What does not change of the context, wherever it is."""
+        """The context's constant facts, wherever it is."""
         context, cache = self.context, self.cache
         return ContextFacts(
             context.n_ctx,
@@ -218,7 +218,7 @@ class LoadedModel:
 
     @property
     def metrics(self) -> Metrics:
-        """What the engine has counted."""
+        """The engine's counters."""
         return self.engine.metrics
 
     @property

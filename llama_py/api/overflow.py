@@ -166,7 +166,7 @@ def fit(
 
     Raises:
         ContextOverflowError: it does not fit even with everything dropped that may be.
-        ParameterTypeError: this is no policy.
+        ParameterTypeError: this is not a policy.
     """
     lacks = not hasattr(policy, "shorten") or not hasattr(policy, "reserve")
     if lacks or isinstance(policy, type):
@@ -247,7 +247,7 @@ def _without(messages: Sequence[Message], units: Sequence[Unit]) -> list[Message
 
 
 def _units(policy: OverflowPolicy, messages: Sequence[Message]) -> Sequence[Unit]:
-    """What a policy would drop, step by step."""
+    """The messages that a policy would drop, step by step."""
     if isinstance(policy, TrimMessages) and type(policy).shorten is TrimMessages.shorten:
         return policy.units(messages)
     units: list[Unit] = []

@@ -83,7 +83,7 @@ def projector_senses(path: Path) -> tuple[bool, bool]:
     """Whether a projector sees, and whether it hears, as its header says.
 
     Raises:
-        InvalidModelError, OSError: it is no GGUF file, or cannot be read.
+        InvalidModelError, OSError: it is not a GGUF file, or cannot be read.
     """
     scalars = read_header(path).scalars
     sees, hears = (bool(scalars.get(f"clip.has_{kind}_encoder")) for kind in ("vision", "audio"))
@@ -274,7 +274,9 @@ class Rendering:
     ) -> Medium:
         media = self._loaded.media
         if media is None:
-            raise ParameterError(f"{where}: this model generates nothing, so it sees nothing")
+            raise ParameterError(
+                f"{where}: this model does not generate, so it takes no pictures or sounds"
+            )
         return media.read(part, getattr(part, "where", "") or where, reading)
 
     def _markup_of_chats(self) -> Markup:

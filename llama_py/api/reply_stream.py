@@ -50,12 +50,12 @@ class ReplyStream(Iterator[T]):
 
     @property
     def cache(self) -> ReuseInfo:
-        """What was reused, as in ``llm.cache.info``; empty before the first token."""
+        """Reuse of the prompt, as in ``llm.cache.info``; empty before the first token."""
         return self._outcome.cache
 
     @property
     def dropped(self) -> OverflowReport | None:
-        """What the overflow policy left out of the conversation, or None."""
+        """The messages that the overflow policy left out, or None."""
         return self._outcome.dropped
 
     def __next__(self) -> T:

@@ -81,7 +81,7 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
 
 
 def _given(arguments: str) -> dict[str, Any]:
-    """The arguments of a call; a model may have written what is no JSON object."""
+    """The arguments of a call; a model may have written what is not a JSON object."""
     try:
         given = json.loads(arguments)
     except (ValueError, RecursionError):

@@ -35,7 +35,7 @@ class Peer(Protocol):
         """``reset``, or ``chat``, which gives the ``seconds`` and the ``text``."""
 
 
-#: A peer for options and a context of so many tokens.
+#: A peer for options and a context of this many tokens.
 StartPeer = Callable[[argparse.Namespace, int], AbstractContextManager[Peer | None]]
 
 

@@ -64,7 +64,7 @@ def _ask_all(target: Target, options: argparse.Namespace, *, cold: bool) -> list
 
 
 def prompts(sizes: Sequence[int]) -> list[list[Message]]:
-    """Conversations of about so many characters; each begins like the one before it."""
+    """Conversations of about this many characters; each begins like the one before it."""
     asked = "Run the linter on all modules of the shop, and say what it found."
     question = {"role": "user", "content": asked}
     system = {"role": "system", "content": "You are an agent that works in a repository. Be brief."}

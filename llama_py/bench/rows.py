@@ -1,4 +1,4 @@
-"""What a step of N rows gives, in tokens per second: what streams, drafts and prompts live on.
+"""The speed of a step of N rows, in tokens per second: what streams, drafts and prompts live on.
 
 A row is a token of a step. Each step evaluates N tokens of one empty sequence, as ``llama-bench -p
 N`` does, and has the logits of the last one. Beside the figures, as bounds: what the memory allows,
@@ -150,7 +150,7 @@ class _Steps:
 
 
 def _bandwidth(threads: int) -> float:
-    """Gigabytes per second that so many threads read together: the best of five times."""
+    """Gigabytes per second that this many threads read together: the best of five times."""
     parts = np.ones((threads, _MANY // 8 // threads), np.int64)
 
     def read() -> float:

@@ -40,7 +40,7 @@ _SYSTEM = (
 
 
 def make(characters: int, seed: int) -> list[Message]:
-    """OpenAI messages with about so many characters, tools' definitions aside."""
+    """OpenAI messages with about this many characters, tools' definitions aside."""
     agent = _Agent(seed)
     while agent.size < characters:
         agent.turn(characters)

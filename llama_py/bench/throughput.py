@@ -92,7 +92,7 @@ class _Ours:
         self._clock = clock_of(options)
 
     def figures(self) -> list[_Measure]:
-        """What is measured, in the order of ``_Theirs.figures``."""
+        """The quantities measured, in the order of ``_Theirs.figures``."""
         return [
             lambda: {"prompt": self._prompt(whole_context(self._options.prompt))},
             lambda: {"one": self._one(whole_context(self._options.generate))},
@@ -171,7 +171,7 @@ class _Theirs:
             report.notes.append(str(error))
 
     def figures(self) -> list[_Measure]:
-        """What is measured, in the order of ``_Ours.figures``."""
+        """The quantities measured, in the order of ``_Ours.figures``."""
         tools = self._tools
         if tools is None:
             return [dict, dict, dict]

@@ -79,7 +79,7 @@ def read_transcript(path: str) -> Transcript:
     """Read a file, or make the conversation that ``synthetic:CHARACTERS[:SEED]`` names.
 
     Raises:
-        ParameterError: it is no transcript; the message names the place.
+        ParameterError: it is not a transcript; the message names the place.
         OSError: it cannot be read.
     """
     if path.startswith(_SYNTHETIC):

@@ -203,7 +203,7 @@ class _Seams:
     def __init__(self, markup: Markup) -> None:
         self._markup = markup
         self._numbers: dict[str, int] = {}
-        # The first letter is no hexadecimal digit: no seam begins within another one.
+        # The first letter is not a hexadecimal digit: no seam begins within another one.
         self._secret = f"Z{secrets.token_hex(12)}"
         # Filters may change the case.
         self._pattern = re.compile(f"{self._secret}([0-9a-f]{{6}})", re.IGNORECASE)

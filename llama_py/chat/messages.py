@@ -129,7 +129,7 @@ class ChatRequest:
             raise ParameterError(f"tool_choice names {shown(choice.name)}; the tools are: {known}")
         unknown = next((name for name in choice.allowed if name not in names), None)
         if unknown is not None:
-            raise ParameterError(f"tool_choice allows {shown(unknown)}, which is no tool")
+            raise ParameterError(f"tool_choice allows {shown(unknown)}, which is not a tool")
         if choice.mode == "required" and not names:
             raise ParameterError('tool_choice is "required", but there are no tools')
         if choice.mode == "named" and self.parallel_tool_calls is None:

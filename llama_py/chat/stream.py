@@ -2,7 +2,7 @@
 
 The form of these parts depends on the model's family. Text that may be the beginning of a marker is
 held back until that is decided, and so is text that may be a call in plain JSON (``plain_calls``).
-White space is no content beside a call: it is held back until there is some word. A reply that can
+White space is not content beside a call: it is held back until there is some word. A reply that can
 only be content is passed on without parsing.
 """
 

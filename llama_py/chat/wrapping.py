@@ -1,4 +1,4 @@
-"""``Wrapping``: the marks that a family writes around its answers, and that are no part of them.
+"""``Wrapping``: the marks that a family writes around its answers, and that are not part of them.
 
 ``<|START_RESPONSE|>`` and ``<|END_RESPONSE|>`` are such marks. Most families have none. They are
 read off llama.cpp's description of the reply: the texts directly before its content, up to the

@@ -73,9 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if {"-v", "--verbose"} & {*arguments}:
             raise
         where = "; --verbose shows where" if {*arguments[:1]} & {*_VERBOSE} else ""
-        return _fail(
-            f"this should not have happened ({type(error).__name__}: {sentence(error)}){where}"
-        )
+        return _fail(f"internal error ({type(error).__name__}: {sentence(error)}){where}")
 
 
 def _run(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""What a command is asked: its model and prompt among the arguments, and standard input."""
+"""Input of a command: its model and prompt among the arguments, and standard input."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def standard_input(waiting: str) -> str:
     """All of standard input.
 
     Raises:
-        ParameterError: it is no text.
+        ParameterError: it is not text.
     """
     if is_terminal(sys.stdin):
         note(f"{waiting}; Ctrl-D on an empty line ends it")

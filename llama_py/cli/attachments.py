@@ -40,7 +40,9 @@ class Attachments:
 
         media = self._llm.runtime.loaded.media
         if media is None:
-            raise ParameterError(f"{name}: this model generates nothing, so it sees nothing")
+            raise ParameterError(
+                f"{name}: this model does not generate, so it takes no pictures or sounds"
+            )
         own = conversation.ImagePart if isinstance(sent, Image) else conversation.AudioPart
         medium = media.read(own(sent.data, sent.media_type), name, MediaReading())
         # In JSON, so that the conversation can be saved.
@@ -57,7 +59,7 @@ class Attachments:
         """Attach a file of text; how many tokens it is.
 
         Raises:
-            ParameterError: it cannot be read, or is no text.
+            ParameterError: it cannot be read, or is not text.
         """
         file = Path(path).expanduser()
         try:
@@ -65,7 +67,7 @@ class Attachments:
         except OSError as error:
             raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise ParameterError(f"{path} is no text in UTF-8") from None
+            raise ParameterError(f"{path} is not text in UTF-8") from None
         shown = f"{file.name}:\n```\n{text.rstrip()}\n```"
         self._texts.append(shown)
         return len(self._llm.tokenize(shown.encode(), add_bos=False))

@@ -39,7 +39,7 @@ _ENDS = ("exit", "quit", "bye")
 
 
 class Commanded(Protocol):
-    """What commands act on."""
+    """The object of a command."""
 
     llm: Llama
     session: ChatSession

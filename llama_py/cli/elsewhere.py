@@ -1,4 +1,4 @@
-"""What to say of options and commands that other programs have: llama-server, llama-cli, Ollama."""
+"""Answers to options and commands of other programs: llama-server, llama-cli, Ollama."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ LLAMA_CLI: Mapping[str, str] = {
     "--embd-normalize": "it is --raw here for vectors as they are",
     "--format": "it is --json-schema here",
     "--think": "leave it out, since models think by default; --no-think turns that off",
-    "--hidethinking": "it is --no-think here, or 2>/dev/null: thoughts are no part of the output",
+    "--hidethinking": "it is --no-think here, or 2>/dev/null: thoughts are not part of the output",
     "--keepalive": "leave it out, since the model goes when the command ends",
     "--nowordwrap": "leave it out, since lines are not wrapped",
     "--insecure": "leave it out; downloads are always checked",

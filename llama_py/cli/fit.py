@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def fit_report(path: str, parsed: argparse.Namespace) -> dict[str, Any]:
-    """What the model would take, and what there is.
+    """Memory needed, and memory available.
 
     Raises:
         LlamaError: an option is wrong, or the model could not be loaded.

@@ -217,7 +217,7 @@ def argument_type(option: Option) -> Callable[[str], Any]:
 
 
 def help_of(option: Option, table: Table[Any]) -> str:
-    """What it means, in a sentence, and its default."""
+    """Its meaning, in a sentence, and its default."""
     default = plain_default(option, table).replace("`", "")
     return meaning_of(option) + (f" (default: {default})" if default else "").replace("%", "%%")
 

@@ -25,7 +25,7 @@ def add_parser(commands: Any) -> None:
     """Add ``rpc-server`` to the subcommands of ``llama-py``."""
     parser = commands.add_parser(
         "rpc-server",
-        help="let models of other machines be computed here",
+        help="lend this machine's devices to models on other machines",
         description="Offer the devices of this machine to models of other machines, which name it "
         "with --rpc HOST:PORT. It serves several clients side by side.",
     )
@@ -82,7 +82,7 @@ def _run(parsed: argparse.Namespace) -> int:
         try:
             memory[name] = read_bytes(size)
         except ValueError:
-            raise ParameterError(f"--memory: {size!r} is no size such as 8GiB") from None
+            raise ParameterError(f"--memory: {size!r} is not a size such as 8GiB") from None
     service = RpcService(
         ServiceSettings(
             host=parsed.host,

@@ -22,7 +22,7 @@ __all__ = ["add_parser"]
 
 _EPILOG = """\
 What follows --print-config can also be set in the file of --config (port = 9000) and in the
-environment (LLAMA_PY_PORT=9000). The command line counts most, then the environment.
+environment (LLAMA_PY_PORT=9000). Command-line options override environment variables.
 
 examples:
   llama-py serve                                 the bundled model at http://127.0.0.1:8080
@@ -46,9 +46,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.elsewhere = LLAMA_SERVER
     parser.add_argument("--config", metavar="FILE", type=Path, help="read settings from this file")
-    parser.add_argument(
-        "--check", action="store_true", help="say whether the settings are right, and exit"
-    )
+    parser.add_argument("--check", action="store_true", help="validate the settings and exit")
     parser.add_argument(
         "--print-config",
         action="store_true",

@@ -147,7 +147,7 @@ class LineReader:
 
     def _line(self, prompt: str) -> str | None:
         if self.interactive and not is_terminal(sys.stdout):
-            print(prompt, end="", file=sys.stderr, flush=True)  # it is no part of the output
+            print(prompt, end="", file=sys.stderr, flush=True)  # it is not part of the output
             prompt = ""
         try:
             return input(prompt if self.interactive else "")

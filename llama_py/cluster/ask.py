@@ -47,7 +47,7 @@ class AnswerHead:
 
 @dataclass(frozen=True, slots=True)
 class AnswerTail:
-    """What is known of an answer when it is over.
+    """An answer's facts when it is over.
 
     Attributes:
         response: the id of the reply in the dialect; empty if it has none.

@@ -272,7 +272,7 @@ def _gone() -> Failure:
 
 @dataclass(slots=True, eq=False)
 class _ClientAnswer:
-    """What a client is sent.
+    """The answer to a client.
 
     Attributes:
         begun: its head is out.
@@ -287,7 +287,7 @@ class _ClientAnswer:
 
     @property
     def record(self) -> RequestRecord:
-        """What is known of the request."""
+        """The request's facts."""
         record: RequestRecord = self.scope["state"]["record"]
         return record
 
@@ -307,7 +307,7 @@ class _ClientAnswer:
             self.head, self.held, self.pieces = None, b"", 0
 
     async def add(self, piece: bytes) -> None:
-        """A piece of its body. The opening of a stream waits, and all of what is no stream.
+        """A piece of its body. The opening of a stream waits, and all of what is not a stream.
 
         So does the last event of a reply of ``/v1/responses``: with it, its id can be used.
         """

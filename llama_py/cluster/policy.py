@@ -35,7 +35,7 @@ _FIRST_GUESS = 2048.0
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """What the policy weighs.
+    """The weights of the policy.
 
     Attributes:
         most_blocks: digests that are remembered of each replica.
@@ -53,7 +53,7 @@ class PolicySettings:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """What a replica says of itself.
+    """A replica's own report.
 
     Attributes:
         running, waiting: requests of its engine.
@@ -92,7 +92,7 @@ class Choice:
 
 @dataclass(slots=True)
 class _KnownReplica:
-    """What is known of one replica."""
+    """A replica's known load and prefixes."""
 
     name: str
     state: ReplicaState = field(default_factory=ReplicaState)
@@ -166,7 +166,7 @@ class Policy:
             self._where.pop(request, None)
 
     def note_state(self, name: str, state: ReplicaState) -> None:
-        """What a replica says of itself. Once more the same changes nothing."""
+        """A replica's own report. Once more the same changes nothing."""
         replica = self._replicas.get(name)
         if replica is None or replica.state is state or replica.state == state:
             return

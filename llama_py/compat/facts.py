@@ -127,7 +127,7 @@ class Facts:
         return self._asked("llama_model_is_hybrid")
 
     def _asked(self, name: str) -> bool:
-        """What a function of llama.cpp says about the model."""
+        """A fact from a function of llama.cpp."""
         from llama_py.compat.llama_cpp import llama_cpp as C
 
         return bool(getattr(C, name)(self.native.model.value))

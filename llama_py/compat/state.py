@@ -11,7 +11,7 @@ __all__ = ["LlamaState"]
 
 
 class LlamaState:
-    """What ``save_state`` returns.
+    """The return value of ``save_state``.
 
     Args:
         input_ids: int32 ``(n_ctx,)``, of which the first ``n_tokens`` count.

@@ -63,7 +63,7 @@ _CHOOSING = threading.Lock()
 
 
 class _Pictures:
-    """What the handlers have in common.
+    """The base of the handlers.
 
     Attributes:
         clip_model_path: the projector.
@@ -151,7 +151,7 @@ class _Pictures:
         """Let a model see by the handler's projector, which is loaded with the first picture."""
         media, path = native.runtime.loaded.media, Path(self.clip_model_path)
         if media is None:
-            raise ParameterError(f"{native.model_path} generates nothing, so it sees nothing")
+            raise ParameterError(f"{native.model_path} does not generate, so it takes no pictures")
         with _CHOOSING:
             if media.path == path:
                 return

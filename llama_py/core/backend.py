@@ -50,7 +50,7 @@ def local_devices() -> list[dict[str, Any]]:
 
 
 def takes_tensor(name: str, nbytes: int) -> bool:
-    """Whether a device computes with a tensor of so many bytes; True if there is no such device.
+    """Whether a device computes with a tensor of this many bytes; True if there is no such device.
 
     Some drivers bind only so much at once, and llama.cpp ends the process over a tensor in a buffer
     that its backend cannot use.

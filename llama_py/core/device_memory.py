@@ -1,4 +1,4 @@
-"""What a model and its context take, device by device: of one that is loaded, or before it is.
+"""Memory of a model and its context, device by device: of one that is loaded, or before it is.
 
 Before it is loaded, llama.cpp itself says what it would allocate: a model is read without its
 weights (``no_alloc``), and a context of it is made that has no buffers. That takes as long as
@@ -39,12 +39,11 @@ __all__ = [
 
 _MOST_ROWS = 64
 _CPU = "CPU"
-#: What is left free on a device, for what its driver and its kernels need: so many bytes, or a part
-#: of a small one.
+#: Bytes that are left free on a device for its driver and its kernels; of a small one, a part.
 _MARGIN, _MARGIN_SHARE = 512 << 20, 0.05
 #: What is estimated to take less of what is free is not measured.
 _SURELY_FITS = 0.5
-#: Cells that are estimated to take so many times what is free are not measured either.
+#: Cells that are estimated to take this many times what is free are not measured either.
 _SURELY_TOO_MUCH = 1.2
 #: Cells that are asked for where the context's size is to be what fits.
 _LEAST_CONTEXT = 4096
@@ -75,7 +74,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a model would take.
+    """Memory that a model would take.
 
     Attributes:
         n_ctx: cells of its context.
@@ -87,7 +86,7 @@ class Measured:
 
 
 def memory_by_device(context: Context) -> tuple[DeviceMemory, ...]:
-    """What a context and its model take; devices that have nothing are left out.
+    """Memory of a context and its model; devices that have nothing are left out.
 
     It is empty where the library of this installation is too old to say it.
     """
@@ -162,7 +161,7 @@ def fitted(
     Of a mixture of experts, the experts of the first layers leave the GPUs before whole layers do.
 
     Raises:
-        NotEnoughMemoryError: so many layers have no room; with what is needed, and what to do.
+        NotEnoughMemoryError: this many layers have no room; with what is needed, and what to do.
         ModelLoadError: it could not be loaded anyway.
     """
     free = free_by_device(params) if params.n_gpu_layers and not params.vocab_only else {}
@@ -265,7 +264,7 @@ def _mib(size: int) -> str:
 def measured(
     path: str | os.PathLike[str], params: ModelParams, context_params: ContextParams
 ) -> Measured:
-    """What a model would take if it were loaded so. No weights are read.
+    """Memory that a model would take if loaded with these options. No weights are read.
 
     Raises:
         ModelLoadError, ContextCreationError: it could not be loaded.

@@ -33,8 +33,8 @@ class LoraAdapter(Handle[C.llama_adapter_lora_p]):
         fingerprint: identifies its content.
 
     Raises:
-        ModelNotFoundError, InvalidModelError: there is no such file, or it is no adapter of this
-            model (``gguf.adapters``).
+        ModelNotFoundError, InvalidModelError: there is no such file, or it is not an adapter of
+            this model (``gguf.adapters``).
     """
 
     def __init__(self, model: Model, path: str | os.PathLike[str]) -> None:

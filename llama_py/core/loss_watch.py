@@ -38,4 +38,4 @@ class LossWatch(ABC):
 
     @abstractmethod
     def _reason(self, name: str) -> str:
-        """What happened to it, and what to do."""
+        """The outcome, and the remedy."""

@@ -47,7 +47,7 @@ class Placement:
                 continue
             if device not in self.devices:
                 raise ParameterError(
-                    f"override_tensors: {device!r} is no device of this model; it has "
+                    f"override_tensors: {device!r} is not a device of this model; it has "
                     f"{', '.join([*self.devices, 'CPU'])}"
                 )
             wanted.append((pattern, ggml_h.ggml_backend_dev_buffer_type(_pointer(device))))

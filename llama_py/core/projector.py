@@ -70,7 +70,7 @@ class Cells:
 
 
 class Chunks(Handle[M.mtmd_input_chunks_p]):
-    """What a picture or a sound became.
+    """An encoded picture or sound.
 
     Attributes:
         digest: of the pixels or samples, in whatever format they came.
@@ -113,8 +113,8 @@ class Projector(Handle[M.mtmd_context_p]):
             size; None: what the file says.
 
     Raises:
-        ModelNotFoundError, InvalidModelError: there is no such file, or it is no projector for this
-            model; libmtmd's reason is in the message.
+        ModelNotFoundError, InvalidModelError: there is no such file, or it is not a projector
+            for this model; libmtmd's reason is in the message.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Projector(Handle[M.mtmd_context_p]):
                 f"{_FEWEST_SAMPLES} are needed"
             )
         if not np.isfinite(samples).all():
-            raise MediaError(f"{where} has samples that are no numbers")
+            raise MediaError(f"{where} has samples that are not numbers")
         data = np.ascontiguousarray(samples, np.float32)
         address = data.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
         return self._tokenized(M.mtmd_bitmap_init_from_audio(len(data), address), data, where)
@@ -297,12 +297,12 @@ def _files(path: Path, header: GGUFHeader) -> ModelFiles:
     """The file, by which its weights are identified.
 
     Raises:
-        InvalidModelError: it is no GGUF file, or not one of a projector.
+        InvalidModelError: it is not a GGUF file, or not one of a projector.
     """
     kind = header.scalars.get("general.architecture")
     if kind != "clip":
         raise InvalidModelError(
-            f"{path} is no projector: its architecture is {kind!r}, and theirs is 'clip'; a "
+            f"{path} is not a projector: its architecture is {kind!r}, and theirs is 'clip'; a "
             "projector's file is usually called mmproj-....gguf"
         )
     projector = {header.scalars.get(f"clip.{kind}projector_type") for kind in ("", "vision.")}

@@ -60,7 +60,7 @@ def rehearse(trial: str, arguments: Sequence[str], known_by: str, what: str) -> 
 
 
 def _run(command: Sequence[str]) -> str:
-    """What is wrong; "" if nothing is."""
+    """The fault; "" if there is none."""
     environment = {**os.environ, "GGML_NO_BACKTRACE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     _log.debug("rehearsing: %s", " ".join(command[2:]))
     try:

@@ -143,7 +143,7 @@ def add_server(endpoint: str, *, timeout: float = _CHECK, share: bool = True) ->
         share: models that do not say what they use get its devices as well.
 
     Raises:
-        ParameterError: this is no endpoint.
+        ParameterError: this is not an endpoint.
         DeviceUnavailableError: nobody answers there, or something else than an RPC server of
             this version of the protocol does; or this installation has no RPC.
     """
@@ -240,7 +240,7 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
     """Host and port of ``host:port``.
 
     Raises:
-        ParameterError: this is no endpoint.
+        ParameterError: this is not an endpoint.
     """
     if not isinstance(endpoint, str):
         raise ParameterTypeError(f"an RPC server is host:port, not {endpoint!r}")
@@ -250,7 +250,8 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
         number = DEFAULT_PORT
     if not host or not 0 < number < 65536 or "/" in host:
         raise ParameterError(
-            f"{endpoint!r} is no RPC server: expected host:port, such as 192.168.1.2:{DEFAULT_PORT}"
+            f"{endpoint!r} is not an RPC server: expected host:port, "
+            f"such as 192.168.1.2:{DEFAULT_PORT}"
         )
     return host, number
 
@@ -300,7 +301,7 @@ def _checked(endpoint: str, where: str, end: float) -> RpcServer:
 
 
 def _ask(connection: socket.socket, command: int, body: bytes, size: int, end: float) -> bytes:
-    """Send a command; the reply of so many bytes."""
+    """Send a command; the reply of this many bytes."""
     connection.settimeout(_left(end))
     connection.sendall(struct.pack("<BQ", command, len(body)) + body)
     (announced,) = struct.unpack("<Q", _read(connection, 8, end))
@@ -315,7 +316,9 @@ def _read(connection: socket.socket, size: int, end: float) -> bytes:
         connection.settimeout(_left(end))
         piece = connection.recv(size - len(data))
         if not piece:
-            raise OSError("it closed the connection: it is no RPC server, or of another version")
+            raise OSError(
+                "it closed the connection: it is not an RPC server, or of another version"
+            )
         data += piece
     return data
 

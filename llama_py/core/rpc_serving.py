@@ -152,7 +152,7 @@ def _listening(host: str, port: int) -> socket.socket:
         address = str(ipaddress.IPv4Address("127.0.0.1" if host == "localhost" else host))
     except ValueError as error:
         raise ParameterError(
-            f"host: {host!r} is no IPv4 address of this machine; 0.0.0.0 is all of them"
+            f"host: {host!r} is not an IPv4 address of this machine; 0.0.0.0 is all of them"
         ) from error
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:

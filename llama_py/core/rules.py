@@ -1,4 +1,4 @@
-"""What became of the rules of the build: those that it applied, and that llama.cpp calls.
+"""The outcome of the rules of the build: those that it applied, and that llama.cpp calls.
 
 A rule replaces code of llama.cpp (``native/kernels``). That its header was compiled says the build
 (``build_info.json``). Whether what it replaces is still what llama.cpp calls is seen by computing
@@ -27,7 +27,7 @@ _HEADS = 2
 
 
 def rule_states() -> dict[str, str]:
-    """What became of each rule of the build, by the name of its option.
+    """The outcome of each rule of the build, by the name of its option.
 
     Returns:
         ``"applied"``, ``"without effect"`` or ``"off"``, as the build says it; and ``"not

@@ -79,7 +79,7 @@ class ThreadPools:
 
 
 def _can_start(count: int) -> bool:
-    """Start so many threads at once, and let them end."""
+    """Start this many threads at once, and let them end."""
     stop, started = threading.Event(), list[threading.Thread]()
     try:
         for _ in range(count):

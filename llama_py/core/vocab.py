@@ -107,7 +107,7 @@ class Vocab(Handle[C.llama_vocab_p]):
 
         Raises:
             TokenizationError: the vocabulary cannot tokenize the text.
-            ParameterTypeError: it is no text.
+            ParameterTypeError: it is not text.
         """
         if not isinstance(text, (str, bytes, bytearray, memoryview)):  # bytes(10**9) is 1 GB
             raise ParameterTypeError(f"text must be a string or bytes, not {shown(text)}")
@@ -116,7 +116,7 @@ class Vocab(Handle[C.llama_vocab_p]):
             found = _NO_CHARACTER.search(raw)
             if found:
                 raise TokenizationError(
-                    f"the bytes {found[0]!r} at {found.start()} are no character of Unicode"
+                    f"the bytes {found[0]!r} at {found.start()} are not character of Unicode"
                 )
         # One token a byte is the usual upper bound; if there are more, the call says how many.
         room = len(raw) + 8
@@ -289,7 +289,7 @@ class Vocab(Handle[C.llama_vocab_p]):
         """Tokens that a caller gave, as a list of ids.
 
         Raises:
-            ParameterTypeError: they are no integers.
+            ParameterTypeError: they are not integers.
             TokenizationError: an id is not in the vocabulary.
         """
         try:

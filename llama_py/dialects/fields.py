@@ -51,7 +51,7 @@ class Fields:
         values: the object's fields.
 
     Raises:
-        RequestError: it is no object.
+        RequestError: it is not an object.
     """
 
     def __init__(self, value: Any, where: str = "") -> None:

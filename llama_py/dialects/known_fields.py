@@ -1,4 +1,4 @@
-"""What the fields of other servers are here: honoured, refused, or without effect.
+"""Fields of other servers: honoured, refused, or without effect.
 
 Every dialect reads its bodies through ``ours``. A field that limits, constrains or ends a reply is
 never ignored, by whatever name: it is brought to the dialect's own name, or refused with the name
@@ -43,7 +43,7 @@ __all__ = [
 
 _log = logging.getLogger("llama_py.server")
 
-#: Options that are no option of a body, or that the server determines.
+#: Options that are not option of a body, or that the server determines.
 NOT_HERE = frozenset(
     {"logits_processor", "stopping_criteria", "on_progress", "overflow", "model", "session_id"}
     | {"user", "speculative"}
@@ -334,7 +334,7 @@ _SPELLED: Mapping[Dialect, Mapping[str, _Spelling]] = {
 
 
 def spelled(dialect: Dialect, name: str) -> str:
-    """What a dialect calls one of our options; empty if it has none."""
+    """A dialect's name of one of our options; empty if it has none."""
     how = _SPELLED.get(dialect, {}).get(name, name)
     names = [how] if isinstance(how, str) else [*how(1)]
     return ", ".join(names) if OWN[dialect].issuperset(names) else ""
@@ -374,7 +374,7 @@ REFUSED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "guided_regex": (_FORMATS, ()),
     "guided_whitespace_pattern": (_FORMATS, ()),
     "images": ("pass parts of the type image_url", ()),
-    "include_stop_str_in_output": ("a stop text is no part of the reply", ()),
+    "include_stop_str_in_output": ("a stop text is not part of the reply", ()),
     "input_ids": ("tokens of a prompt go to /v1/completions", ()),
     "instructions": ("pass a message of the role system", ()),
     "length_penalty": ("there is no beam search", (1, 1.0)),
@@ -388,7 +388,7 @@ REFUSED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "min_dynamic_patch": (_LOADED, ()),
     "modalities": ("replies are text; leave it out", (["text"],)),
     "n_indent": (_NATIVE, (0,)),
-    "no_stop_trim": ("a stop text is no part of the reply", ()),
+    "no_stop_trim": ("a stop text is not part of the reply", ()),
     "num_beams": ("there is no beam search", (1,)),
     "options": (
         "its members are fields of the body here: max_tokens for num_predict, temperature, stop",
@@ -411,7 +411,7 @@ REFUSED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "return_hidden_states": ("only tokens and their log-probabilities are reported", ()),
     "return_tokens_as_token_ids": ("pass return_token_ids", ()),
     "session_params": ("pass session_id", ()),
-    "skip_special_tokens": ("special tokens are no part of a reply's text", (True,)),
+    "skip_special_tokens": ("special tokens are not part of a reply's text", (True,)),
     "steering_vector": (_LOADED, ()),
     "stop_regex": (_STOPS, ()),
     "stopping_criteria": (_STOPS, ()),
@@ -548,7 +548,7 @@ WORDS = ("own", "honoured", "refused", "without effect", "unknown")
 
 
 def meaning(dialect: Dialect, name: str) -> str:
-    """What becomes of a field: one of ``WORDS``."""
+    """The treatment of a field: one of ``WORDS``."""
     if name in OWN[dialect]:
         return "own"
     if dialect in _VECTORS:

@@ -133,7 +133,7 @@ class RequestLimits:
             raise RequestError(Kind.INVALID_VALUE, f"{message}{MAX_BIASES}", "logit_bias")
 
     def check_number(self, body: Mapping[str, Any], name: str, most: int) -> None:
-        """Refuse a number above a limit. What is no number is refused by who reads it.
+        """Refuse a number above a limit. What is not a number is refused by who reads it.
 
         Also a float: 100.0 is read as the integer that it is.
         """

@@ -129,7 +129,7 @@ def extend_completion_logprobs(whole: CompletionLogprobs, part: CompletionLogpro
 
 
 def _shown_text(piece: bytes) -> str:
-    """The text of a token; bytes that are no text by themselves the way OpenAI writes them."""
+    """The text of a token; bytes that are not text by themselves the way OpenAI writes them."""
     try:
         return piece.decode("utf-8")
     except UnicodeDecodeError:

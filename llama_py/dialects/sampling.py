@@ -168,7 +168,9 @@ def read_biases(context: CallContext, value: Any) -> dict[int, float]:
         if isinstance(pair, Mapping):  # as ``generation_settings`` shows it
             pair = [pair.get("token"), pair.get("bias")]
         if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
-            raise ParameterTypeError(f"logit_bias: {shown(pair)} is no pair of a token and a bias")
+            raise ParameterTypeError(
+                f"logit_bias: {shown(pair)} is not a pair of a token and a bias"
+            )
         bias = -math.inf
         if pair[1] is not False and pair[1] is not None:
             check_number("logit_bias: bias", pair[1])
@@ -204,7 +206,7 @@ def most_tokens(value: int | None, *, zero_counts: bool) -> int | None:
     """``max_tokens`` of a call; None is as many as there is room for, as less than 0 is.
 
     Args:
-        zero_counts: 0 is no token; otherwise it is no limit, as for llama-cpp-python.
+        zero_counts: 0 is not a token; otherwise it means no limit, as for llama-cpp-python.
     """
     if value == 0 and zero_counts:
         return 0

@@ -37,7 +37,7 @@ def session_of(body: Mapping[str, Any], headers: Mapping[str, str]) -> str | Non
         headers: its headers, by lower-case names.
 
     Raises:
-        ParameterError: ``session_id``, which has no other meaning, is no name.
+        ParameterError: ``session_id``, which has no other meaning, is not a name.
     """
     own = body.get("session_id")
     if own is not None:
@@ -56,7 +56,7 @@ def check_session_id(field: str, value: Any) -> str:
     """A name that a client gives a session in a field that has no other meaning.
 
     Raises:
-        ParameterError: it is no name.
+        ParameterError: it is not a name.
     """
     if not isinstance(value, str):
         raise ParameterTypeError(f"{field} must be a string, not {type(value).__name__}")

@@ -48,7 +48,7 @@ def read_prompts(value: Any, most: int) -> list[str | list[Any] | MarkedPrompt]:
         most: how many there may be.
 
     Raises:
-        ParameterError: it is no prompt, or there are too many.
+        ParameterError: it is not a prompt, or there are too many.
         MediaError: the base64 of a picture or sound is none.
     """
     if isinstance(value, (Mapping, str)):
@@ -144,7 +144,7 @@ def tokenize(vocab: VocabLike, body: Mapping[str, Any]) -> dict[str, Any]:
         piece = vocab.piece(token)
         try:
             pieces.append({"id": token, "piece": piece.decode("utf-8")})
-        except UnicodeDecodeError:  # its bytes are no text by themselves
+        except UnicodeDecodeError:  # its bytes are not text by themselves
             pieces.append({"id": token, "piece": list(piece)})
     return {"tokens": pieces}
 

@@ -32,7 +32,7 @@ def pool(rows: Rows, how: str) -> Rows:
 
 
 def check_dimensions(dimensions: int | None, width: int) -> None:
-    """Raise ``ParameterError`` unless vectors of ``width`` can be cut to so many dimensions."""
+    """Raise ``ParameterError`` unless vectors of ``width`` can be cut to this many dimensions."""
     if dimensions is None:
         return
     check_number("dimensions", dimensions, 1, integer=True)

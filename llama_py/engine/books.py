@@ -164,7 +164,7 @@ class Books:
 
 
 def describe(code: int) -> str:
-    """What a code of ``llama_decode`` that is not 0 means."""
+    """The meaning of a code of ``llama_decode`` that is not 0."""
     meanings = {
         1: "there are no free cells for the batch; load the model with a larger n_ctx",
         2: "the computation was aborted",

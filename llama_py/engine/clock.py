@@ -26,7 +26,7 @@ class Clock:
         return seconds
 
     def within(self, rows: int, most: int, seconds: float) -> tuple[int, float]:
-        """How long C may go on making steps of so many rows, without anybody asking this clock.
+        """How long C may go on making steps of this many rows, without anybody asking this clock.
 
         Args:
             most, seconds: the steps, and the seconds of this clock, that it may take.

@@ -104,7 +104,7 @@ class Engine:
 
     @property
     def metrics(self) -> Metrics:
-        """What was done since loading, or since ``reset_counters``."""
+        """Counters since loading, or since ``reset_counters``."""
         return self.requests.metrics
 
     @property

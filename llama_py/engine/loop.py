@@ -77,7 +77,7 @@ class EngineJob(Generic[T]):
         return not self._done.locked()
 
     def wait(self, alive: Callable[[], bool]) -> T:
-        """What the function returned or raised."""
+        """The function's result; its error is raised."""
         while not self._done.acquire(timeout=LOOK):
             if not alive():
                 raise ClosedError(CLOSED)
@@ -277,7 +277,7 @@ class Loop:
             self.engine.fail_all(ClosedError(CLOSED))
 
     def forget_unwanted(self) -> None:
-        """Whoever wanted a job to be run when it is quiet has left."""
+        """The caller that queued an idle job has left."""
         self._quiet = deque(job for job in self._quiet if job.wanted)
         while self._held and not self._quiet:
             self.add(*self._held.popleft())

@@ -336,7 +336,7 @@ class MediaEncoder:
             self._hold(waiting, chunks)
         rows = self.projector.encode(chunks, stretch.cells.index)
         if not np.isfinite(rows).all():
-            raise MediaError(f"{medium.where} was encoded to vectors that are no numbers")
+            raise MediaError(f"the projector produced NaN or infinity for {medium.where}")
         self.encoded += 1
         self._kept.put(stretch.key, rows, rows.nbytes)
         self.keep(medium)  # also where nothing is submitted: inputs of embeddings

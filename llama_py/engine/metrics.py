@@ -34,7 +34,7 @@ class HistogramReport(TypedDict):
 
 
 class MetricsReport(TypedDict):
-    """What the engine did since it was loaded or reset.
+    """Counters of the engine since it was loaded or reset.
 
     Attributes:
         requests, finished, cancelled, failed: requests by how they ended; ``stopped`` of the
@@ -149,7 +149,7 @@ class Metrics:
         self.batch_streams = Histogram(_STREAMS)
 
     def __add__(self, other: Metrics) -> Metrics:
-        """What both counted, as if one engine had done it."""
+        """The sum of both, as if one engine had counted."""
         both = Metrics()
         for name, value in vars(self).items():
             if not isinstance(value, dict):

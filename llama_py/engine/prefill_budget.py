@@ -45,7 +45,7 @@ _LEAST = 4
 _GROWTH = 2.0
 #: Steps with prompts after which the streams have one to themselves.
 _DUE = 64
-#: A stream with so many tokens has only just begun.
+#: A stream with this many tokens has only just begun.
 _AT_FIRST = 2
 #: One with so many is counted with those that begin: it waited with them a moment ago.
 _BEGINS = 8
@@ -54,7 +54,7 @@ _FOLLOW = 0.1
 
 
 class Readable(Schedulable, Protocol):
-    """What the budget sees of a request."""
+    """The budget's view of a request."""
 
     @property
     def read(self) -> bool:
@@ -85,7 +85,7 @@ class PrefillBudget:
         self._chunk = 0
 
     def note(self, streams: int, tokens: int, seconds: float) -> None:
-        """Enter a step of so many streams, and tokens of prompts."""
+        """Enter a step of this many streams, and tokens of prompts."""
         if not tokens:
             usual, _ = self._usual.get(streams, (seconds, 0))
             followed = min(seconds, usual + _FOLLOW * (seconds - usual))
@@ -107,7 +107,7 @@ class PrefillBudget:
             self._token = token if token < before or not before else before + (token - before) / 2
 
     def usual(self, streams: int) -> float:
-        """Seconds that a step of so many streams takes at least; 0 if nothing is known."""
+        """Seconds that a step of this many streams takes at least; 0 if nothing is known."""
         known = [usual for count, (usual, _) in self._usual.items() if count <= streams]
         return max(known, default=0.0)
 
@@ -157,7 +157,7 @@ class PrefillBudget:
         return min(_SECONDS_OF_MANY, (begin - _FEW) * _SECONDS_EACH, _PART * whole)
 
     def size(self, streams: int, most: int, waiting: int = 1, pause: float = 0.0) -> int:
-        """Tokens of prompts for the next step beside so many streams.
+        """Tokens of prompts for the next step beside this many streams.
 
         Args:
             most: of them, at most.
@@ -173,7 +173,7 @@ class PrefillBudget:
         longer = pause - usual > room
         if longer:
             room = pause - usual
-        # Steps of about so many streams that were seen not long ago say how long these take.
+        # Steps of about this many streams that were seen not long ago say how long these take.
         seen = [last for count, (_, last) in self._usual.items() if count <= streams <= 2 * count]
         is_known = any(self._steps - last < _DUE for last in seen)
         if self._token and most * self._token <= room:

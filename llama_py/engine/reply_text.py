@@ -61,7 +61,7 @@ class ReplyText:
     def finish(self) -> str:
         """The text that was held back and will not become a stop string any more.
 
-        The first bytes of a character whose others did not come are no text: they are left out.
+        The first bytes of a character whose others did not come are not text: they are left out.
         """
         self._decoder.reset()
         if self.stopped_by is not None:

@@ -1,4 +1,4 @@
-"""What goes into the engine and what comes out: ``GenerationRequest``, events, ``Record``.
+"""The engine's input and output: ``GenerationRequest``, events, ``Record``.
 
 A request is frozen. What becomes of it is in the engine's own ``Generation``, and in the ``Record``
 that its owner reads.
@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is to be evaluated: text, or tokens.
+    """The input: text, or tokens.
 
     Attributes:
         text: the prompt's bytes, or None if only tokens were given.
@@ -171,7 +171,7 @@ class GenerationRequest:
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """What is known about a request so far; complete when its last event was read.
+    """A request's facts so far; complete when its last event was read.
 
     Written by the engine's thread only.
 
@@ -179,7 +179,7 @@ class Record:
         request: what was asked for.
         tokens: the prompt's tokens.
         generated: sampled tokens, in order (the last one is not in memory).
-        closed: the last of them ended the reply, and is no part of it.
+        closed: the last of them ended the reply, and is not part of it.
         prompt_logprobs: one entry per prompt token but the first, if they were asked for.
         scored: the log-probability of each of the targets.
         cache: what was reused, and why not more; empty before it is known.

@@ -23,7 +23,7 @@ __all__ = ["Runner", "StepOutcome"]
 
 @dataclass(slots=True)
 class StepOutcome:
-    """What a planned step gave.
+    """The result of a planned step.
 
     Attributes:
         code: what ``llama_decode`` returned; of several steps, the last one.

@@ -1,4 +1,4 @@
-"""What goes into the next step. Pure: it decides, and touches nothing.
+"""The plan of the next step. Pure: it decides, and touches nothing.
 
 Streams that are generating go first, one token each, then the drafts of those that have one. What
 is left of the step's budget is filled with prompt chunks, so that a long prompt never keeps running
@@ -50,7 +50,7 @@ __all__ = [
 
 
 class Schedulable(Protocol):
-    """What the scheduler sees of a request."""
+    """The scheduler's view of a request."""
 
     @property
     def paused(self) -> bool:

@@ -15,7 +15,7 @@ __all__ = ["TunedThreads"]
 _LOOK, _LOOK_SHARE = 0.2, 0.002
 #: Seconds without a step after which the load is looked at before the next one.
 _IDLE = 5.0
-#: Batches of so many tokens and more are compared by the time of one token.
+#: Batches of this many tokens and more are compared by the time of one token.
 _MANY = 64
 
 
@@ -68,7 +68,7 @@ class TunedThreads:
             self._apply()
 
     def after(self, tokens: int, seconds: float, now: float) -> None:
-        """Enter a step of so many tokens, which ended ``now``, and prepare the next one."""
+        """Enter a step of this many tokens, which ended ``now``, and prepare the next one."""
         self._ended = now
         if now >= self._next_look:
             free = self._free()

@@ -61,8 +61,8 @@ def check_adapter_file(path: str | os.PathLike[str], model: GGUFInfo) -> Adapter
 
     Raises:
         ModelNotFoundError: there is no such file.
-        InvalidModelError: it is no adapter, or none for this model, or it is damaged; the message
-            names the tensor, and what it should be.
+        InvalidModelError: it is not an adapter, or none for this model, or it is damaged; the
+            message names the tensor, and what it should be.
     """
     path = Path(path)
     if not path.exists():
@@ -89,7 +89,7 @@ def _check_metadata(header: GGUFHeader, model: GGUFInfo) -> None:
             raise InvalidModelError(f"its {key} is stored as {found}, not as {kind}")
     general = header.scalars.get("general.type")
     if general != "adapter":
-        raise InvalidModelError(f"it is no adapter: general.type is {general!r}, not 'adapter'")
+        raise InvalidModelError(f"it is not an adapter: general.type is {general!r}, not 'adapter'")
     form = header.scalars.get("adapter.type")
     if form != "lora":
         raise InvalidModelError(f"its adapter.type is {form!r}; only 'lora' can be loaded")
@@ -101,7 +101,7 @@ def _check_metadata(header: GGUFHeader, model: GGUFInfo) -> None:
         )
     invocation = header.arrays.get(_INVOCATION)
     if _INVOCATION in header.types and (invocation is None or invocation.type != "u32"):
-        raise InvalidModelError(f"its {_INVOCATION} is no array of u32")
+        raise InvalidModelError(f"its {_INVOCATION} is not an array of u32")
     alpha = header.scalars.get("adapter.lora.alpha", 0.0)
     if not isinstance(alpha, float) or not math.isfinite(alpha):
         raise InvalidModelError(f"its adapter.lora.alpha is {alpha}")

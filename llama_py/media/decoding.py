@@ -92,7 +92,7 @@ def read_sound(source: Source, rate: int, where: str, limits: MediaLimits) -> ND
 
 
 class _Reads(io.BytesIO):
-    """A file that is read so many times at most."""
+    """A file that is read this many times at most."""
 
     count = 0
 
@@ -199,7 +199,7 @@ def _check_size(width: int, height: int, where: str, limits: MediaLimits) -> Non
 
 
 class _Longer(io.BytesIO):
-    """A file that says at its end that it is longer than any MP3 of so many bytes."""
+    """A file that says at its end that it is longer than any MP3 of this many bytes."""
 
     def tell(self) -> int:
         """Where it is; at the end, far behind that."""
@@ -274,7 +274,7 @@ def _interpolated(
 def _filtered(
     blocks: Iterable[NDArray[np.float32]], cutoff: float
 ) -> Iterator[NDArray[np.float32]]:
-    """What is below ``cutoff``, a share of half the rate, by overlapping transforms."""
+    """The part below ``cutoff``, a share of half the rate, by overlapping transforms."""
     size = _BLOCK + _RESPONSE
     response = np.fft.rfft(_impulse(cutoff), size)
     before = np.zeros(_RESPONSE)
@@ -287,7 +287,7 @@ def _filtered(
 
 
 def _impulse(cutoff: float) -> NDArray[np.float64]:
-    """What the filter makes of a single sample, ``(_RESPONSE,)``."""
+    """The filter's response to a single sample, ``(_RESPONSE,)``."""
     around = np.exp(-1j * np.pi * np.arange(_RESPONSE // 2 + 1) / (_RESPONSE // 2))
     cosine = np.cos(np.pi * cutoff)
     found = np.ones_like(around)

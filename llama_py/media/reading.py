@@ -2,7 +2,7 @@
 
 A conversation may be rendered several times before it is submitted, because it has to be shortened,
 or because a template writes no pictures where they stand. Each picture is decoded once all the
-same; and together they become so many bytes of pixels and samples at most.
+same; and together they become this many bytes of pixels and samples at most.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def decode_base64(text: str, where: str) -> bytes:
     try:
         return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise MediaError(f"{where} is no base64: {error}") from None
+        raise MediaError(f"{where} is not base64: {error}") from None
 
 
 def read_url(url: str, where: str, limits: MediaLimits) -> bytes:
@@ -59,7 +59,7 @@ def read_url(url: str, where: str, limits: MediaLimits) -> bytes:
     if url[:5].lower() == "data:":
         head = _DATA.match(url)
         if head is None:
-            raise MediaError(f"{where} is no data URL: data:image/png;base64,... is expected")
+            raise MediaError(f"{where} is not a data URL: data:image/png;base64,... is expected")
         body = url[head.end() :]
         if "base64" in head[2].lower():
             return decode_base64(urllib.parse.unquote(body), where)

@@ -243,7 +243,7 @@ class PlanApplier:
     # -- from a checkpoint ----------------------------------------------------------------------
 
     def _checkpoint(self, prompt: ResolvedPrompt, length: int) -> CheckpointRecord:
-        """The checkpoint after so many tokens of a prompt.
+        """The checkpoint after this many tokens of a prompt.
 
         Raises:
             StateError: it is not there any more.

@@ -362,7 +362,7 @@ class SequenceCache:
             self._live.trim(sequence)
 
     def add_cut(self, lease: Lease, length: int) -> None:
-        """Let a chunk of its prompt end after so many tokens: somebody goes on from there.
+        """Let a chunk of its prompt end after this many tokens: somebody goes on from there.
 
         A checkpoint is taken there if the memory needs one. Nothing happens if they are evaluated.
         """
@@ -413,7 +413,7 @@ class SequenceCache:
         return self._live.make_room()
 
     def make_room_for(self, cells: int) -> None:
-        """Offload idle sequences until so many cells are free, but for those that are pinned."""
+        """Offload idle sequences until this many cells are free, but for those that are pinned."""
         self._live.make_room_for(cells)
 
     def copy_prefix(self, source: LiveSequence, length: int) -> LiveSequence:
@@ -491,7 +491,7 @@ class SequenceCache:
 
     @property
     def pins(self) -> list[ResolvedPrompt]:
-        """What is pinned."""
+        """The pinned prefixes."""
         return [
             ResolvedPrompt(pin.tokens, pin.text, namespace=pin.namespace)
             for pin in self._stores.pins

@@ -19,7 +19,7 @@ LEAST_OFFLOADED = 32
 _DECAY = 0.9
 #: Tokens in a step from which on its time says something about prompts.
 _WHOLE_STEP = 16
-#: Of so many copies that seem too dear, one is made: the network may have become a better one.
+#: Of this many copies that seem too dear, one is made: the network may have become a better one.
 _ONE_OF = 64
 
 
@@ -64,12 +64,12 @@ class Costs:
         self._dear = 0
 
     def evaluated(self, tokens: int, seconds: float) -> None:
-        """A step evaluated so many tokens of prompts."""
+        """A step evaluated this many tokens of prompts."""
         if tokens >= _WHOLE_STEP and seconds > 0:
             self._evaluated.add(tokens, seconds)
 
     def fetched(self, tokens: int, seconds: float) -> None:
-        """The cells of so many tokens were copied into the context."""
+        """The cells of this many tokens were copied into the context."""
         if tokens > 0:
             self._fetched.add(tokens, seconds)
 
@@ -91,7 +91,7 @@ class Costs:
         return max(LOAD_MARGIN, self._fetched.seconds(tokens) / self._per_token)
 
     def worth_storing(self, tokens: int) -> bool:
-        """Whether copying so many tokens out and back saves time over evaluating them again."""
+        """Whether copying this many tokens out and back saves time over evaluating them again."""
         if tokens < LEAST_OFFLOADED:
             return False
         if not self._per_token or not self._stored.weight:

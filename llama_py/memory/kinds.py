@@ -116,7 +116,7 @@ _LEARNED_POSITIONS = frozenset({"gpt2", "mpt", "starcoder"})
 
 @dataclass(frozen=True, slots=True)
 class MemoryTraits:
-    """What can be done with the sequences of one context.
+    """The operations that one context's sequences allow.
 
     Attributes:
         kind: which memory it is.

@@ -139,7 +139,7 @@ class LiveSet:
         return True
 
     def make_room_for(self, cells: int) -> None:
-        """Offload idle sequences until so many cells are free, but for those that are pinned.
+        """Offload idle sequences until this many cells are free, but for those that are pinned.
 
         None if that is not to be had, because others are busy with too many; nor where sequences
         take no cells.

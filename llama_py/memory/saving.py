@@ -48,7 +48,7 @@ _PIECE = 4 << 20
 _BACKLOG = 256 << 20
 #: Seconds after which a step lets the streams go on, also if the store is slow.
 _BUDGET = 0.003
-#: The same while a request waits for the room: so many steps of the streams, and seconds at most.
+#: The same while a request waits for the room: this many steps of the streams, and seconds at most.
 _HURRY_STEPS, _HURRY = 2.0, 0.05
 #: With fewer pieces a conversation is offloaded at once.
 _FEW_PIECES = 4
@@ -356,7 +356,7 @@ class Saving:
         return self._cell_bytes
 
     def _advance(self, job: Copying) -> None:
-        """Copy the next piece of a job. It is no job any more when that was the last."""
+        """Copy the next piece of a job. It is not a job any more when that was the last."""
         try:
             self._copy_piece(job)
         except (LlamaError, MemoryError, OSError) as error:

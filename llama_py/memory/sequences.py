@@ -1,6 +1,6 @@
 """What one sequence of the context holds, a prompt whose tokens are known, and a ``Lease``.
 
-Equal tokens are no proof of equal cells: what was evaluated twice was rounded twice. Two sequences
+Equal tokens are not proof of equal cells: what was evaluated twice was rounded twice. Two sequences
 have the same cells only where one is a fork of the other, and where both were restored from the
 same copy. So each stretch of cells that was evaluated in one go gets a number (``Runs``), which
 forks take over, and a store keeps one copy of what has the same numbers (``Kept``).
@@ -315,7 +315,7 @@ class ResolvedPrompt:
 
 
 class ReuseInfo(TypedDict, total=False):
-    """What was reused for a reply; empty as long as the reply waits for a place.
+    """Reuse of a reply's prompt; empty as long as the reply waits for a place.
 
     Attributes:
         path: how the common beginning was found: by its tokens, by its text, or there was none

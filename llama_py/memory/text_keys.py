@@ -42,7 +42,7 @@ _ALL_BYTES = "".join(map(chr, [*range(0x80, 0x800, 31), *range(0x800, 0xD800, 99
 
 
 class Tokenizer(Protocol):
-    """What is needed of a vocabulary (``core.vocab.Vocab`` has it)."""
+    """The part of a vocabulary that is needed (``core.vocab.Vocab`` has it)."""
 
     def tokenize(
         self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False

@@ -40,7 +40,7 @@ class _Planned(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Wait:
-    """What a request waits for.
+    """The transfer that a request waits for.
 
     Attributes:
         copies: of conversations that have to make room for it.
@@ -206,7 +206,7 @@ class Transfers:
         return entry.length if entry is not None else 0
 
     def load_of(self, owner: Hashable) -> StateLoad | None:
-        """What was loaded for a request."""
+        """The state loaded for a request."""
         wait = self._waits.get(owner)
         return wait.load if wait is not None else None
 

@@ -63,7 +63,7 @@ class ReplyOptions(SamplingOptions, CriteriaOptions, total=False):
         str | Sequence[str] | None,
         Reads(read_stops, TEXTS),
         Flag("--stop", metavar="TEXT"),
-        Doc("Texts that end the reply, and are no part of it; the earliest one counts."),
+        Doc("Texts that end the reply, and are not part of it; the earliest one counts."),
     ]
     stop_token_ids: Annotated[
         Sequence[int] | set[int] | frozenset[int] | None,
@@ -90,7 +90,7 @@ class ReplyOptions(SamplingOptions, CriteriaOptions, total=False):
         Reads(read_call_speculative),
         WithoutDefault("that of the model"),
         Doc(
-            "Who drafts the tokens that may come next; False is nobody "
+            "Drafters for speculative decoding; False disables it "
             "([speculative decoding](speculative.md))."
         ),
     ]
@@ -156,13 +156,13 @@ class CompletionOptions(ReplyOptions, RequestOptions, total=False):
     logprobs: Annotated[
         int | None,
         Range(0),
-        Doc("Report log-probabilities, and so many alternatives for each token."),
+        Doc("Report log-probabilities, and this many alternatives for each token."),
     ]
     best_of: Annotated[
         int | None,
         Range(1, MAX_CHOICES),
         WithoutDefault("`n`"),
-        Doc("Generate so many replies and return the `n` most likely ones."),
+        Doc("Number of replies to generate; the `n` most likely are returned."),
     ]
 
 
@@ -235,7 +235,7 @@ class PromptOptions(TypedDict, total=False):
     reasoning_budget: Annotated[
         int | None,
         Range(-1),
-        Doc("Ends the reasoning after so many tokens; 0 is none, -1 no limit."),
+        Doc("Maximum reasoning tokens; 0 disables reasoning, -1 means no limit."),
     ]
     reasoning_format: Annotated[
         Literal["auto", "none", "deepseek", "deepseek-legacy"] | None,

@@ -106,7 +106,7 @@ def read_text(name: str, value: Any, *, empty: bool = False) -> str:
 
 
 def read_string(name: str, value: Any, *, empty: bool = False) -> str:
-    """Any string, also a path whose name on disk is no UTF-8; see ``read_text``."""
+    """Any string, also a path whose name on disk is not UTF-8; see ``read_text``."""
     if not isinstance(value, str):
         raise ParameterTypeError(f"{name} must be a string, not {described(value)}")
     if not value and not empty:

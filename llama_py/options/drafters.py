@@ -169,8 +169,8 @@ class Speculative:
             known = callable(each) or isinstance(each, (DraftModel, MTP))
             if not known or isinstance(each, type):
                 raise ParameterTypeError(
-                    f"speculative: {shown(each)} is no drafter; pass PromptLookup(), or a function "
-                    "from the tokens so far to those that may follow"
+                    f"speculative: {shown(each)} is not a drafter; pass PromptLookup(), or a "
+                    "function from the tokens so far to those that may follow"
                 )
         if sum(isinstance(each, MTP) for each in self.drafters) > 1:
             raise ParameterError("speculative: MTP() was given twice; pass one of them")

@@ -12,7 +12,7 @@ HELP_TEXTS: Final[dict[str, str]] = {
 Options:
     n_gpu_layers ("auto"; default: -1): Layers on the GPU; -1 and "auto" are as many as there is
         memory for (devices). Without effect if there is no GPU.
-    n_cpu_moe (integer, -1 to 512; default: 0): The experts of so many layers, the first ones,
+    n_cpu_moe (integer, -1 to 512; default: 0): The experts of this many layers, the first ones,
         stay in the machine's memory (-1: of all), and the rest goes to the GPU: for a mixture
         of experts that is larger than it.
     cpu_moe (boolean or integer): n_cpu_moe by another name: True is all layers, a number so
@@ -168,7 +168,7 @@ Options:
         temperature, with the entropy; 0 is off.
     dynatemp_exponent (number, at least 0; default: 1.0): How the entropy becomes a temperature.
     repeat_penalty (number, at least 1e-06; default: 1.0): Divides the logits of tokens that
-        occurred, in prompt or reply; 1 is no penalty.
+        occurred, in prompt or reply; 1 means no penalty.
     frequency_penalty (number, -2 to 2; default: 0.0): Taken from a logit for each time that its
         token occurred.
     presence_penalty (number, -2 to 2; default: 0.0): Taken from a logit once if its token
@@ -214,15 +214,15 @@ Options:
         token; True ends the reply.
     max_tokens (integer; default: 16): Most tokens to generate. None, 0 and less are as many as
         the context has room for; with echo, and in the server, 0 is none.
-    stop (text or list): Texts that end the reply, and are no part of it; the earliest one
+    stop (text or list): Texts that end the reply, and are not part of it; the earliest one
         counts.
     stop_token_ids (list): Tokens that end the reply, beside the vocabulary's own.
     ignore_eos (boolean; default: False): Go on past the tokens that end a reply.
     timeout (number, at least 0): Seconds for the whole call; GenerationTimeout carries what
         there is by then.
     priority (integer; default: 0): Smaller goes first when requests wait.
-    speculative (list or text or boolean; default: that of the model): Who drafts the tokens
-        that may come next; False is nobody (speculative decoding).
+    speculative (list or text or boolean; default: that of the model): Drafters for speculative
+        decoding; False disables it (speculative decoding).
     reuse (boolean; default: True): False: nothing that is in memory is taken for this call, so
         that its whole prompt is evaluated (why); other conversations stay there, unless its
         reply needs their room.
@@ -237,10 +237,10 @@ Options:
     echo (boolean; default: False): The text begins with the prompt.
     suffix (text): Fill in the middle: what comes after the text. Needs a model with infill
         tokens.
-    logprobs (integer, at least 0): Report log-probabilities, and so many alternatives for each
-        token.
-    best_of (integer, 1 to 128; default: n): Generate so many replies and return the n most
-        likely ones.""",
+    logprobs (integer, at least 0): Report log-probabilities, and this many alternatives for
+        each token.
+    best_of (integer, 1 to 128; default: n): Number of replies to generate; the n most likely
+        are returned.""",
     "create_chat_completion": """\
 Options:
     temperature (number; default: 0.2): How far the choice departs from the most likely token; 0
@@ -262,7 +262,7 @@ Options:
         temperature, with the entropy; 0 is off.
     dynatemp_exponent (number, at least 0; default: 1.0): How the entropy becomes a temperature.
     repeat_penalty (number, at least 1e-06; default: 1.0): Divides the logits of tokens that
-        occurred, in prompt or reply; 1 is no penalty.
+        occurred, in prompt or reply; 1 means no penalty.
     frequency_penalty (number, -2 to 2; default: 0.0): Taken from a logit for each time that its
         token occurred.
     presence_penalty (number, -2 to 2; default: 0.0): Taken from a logit once if its token
@@ -308,15 +308,15 @@ Options:
         token; True ends the reply.
     max_tokens (integer): Most tokens to generate. None, 0 and less are as many as the context
         has room for; with echo, and in the server, 0 is none.
-    stop (text or list): Texts that end the reply, and are no part of it; the earliest one
+    stop (text or list): Texts that end the reply, and are not part of it; the earliest one
         counts.
     stop_token_ids (list): Tokens that end the reply, beside the vocabulary's own.
     ignore_eos (boolean; default: False): Go on past the tokens that end a reply.
     timeout (number, at least 0): Seconds for the whole call; GenerationTimeout carries what
         there is by then.
     priority (integer; default: 0): Smaller goes first when requests wait.
-    speculative (list or text or boolean; default: that of the model): Who drafts the tokens
-        that may come next; False is nobody (speculative decoding).
+    speculative (list or text or boolean; default: that of the model): Drafters for speculative
+        decoding; False disables it (speculative decoding).
     reuse (boolean; default: True): False: nothing that is in memory is taken for this call, so
         that its whole prompt is evaluated (why); other conversations stay there, unless its
         reply needs their room.
@@ -340,8 +340,8 @@ Options:
     enable_thinking (boolean; default: the template's): Whether a reasoning model reasons.
     reasoning_effort ("none", "minimal", "low", "medium", "high", "xhigh", "max"; default: the
         template's): For templates that know it; "none" turns reasoning off.
-    reasoning_budget (integer, at least -1): Ends the reasoning after so many tokens; 0 is none,
-        -1 no limit.
+    reasoning_budget (integer, at least -1): Maximum reasoning tokens; 0 disables reasoning, -1
+        means no limit.
     reasoning_format ("auto", "none", "deepseek", "deepseek-legacy"; default: "auto"): "none"
         leaves the reasoning in the content.
     continue_final_message (True, False, "content", "reasoning_content"; default: False): The
@@ -384,7 +384,7 @@ Options:
         temperature, with the entropy; 0 is off.
     dynatemp_exponent (number, at least 0; default: 1.0): How the entropy becomes a temperature.
     repeat_penalty (number, at least 1e-06; default: 1.0): Divides the logits of tokens that
-        occurred, in prompt or reply; 1 is no penalty.
+        occurred, in prompt or reply; 1 means no penalty.
     frequency_penalty (number, -2 to 2; default: 0.0): Taken from a logit for each time that its
         token occurred.
     presence_penalty (number, -2 to 2; default: 0.0): Taken from a logit once if its token
@@ -446,7 +446,7 @@ Options:
         temperature, with the entropy; 0 is off.
     dynatemp_exponent (number, at least 0; default: 1.0): How the entropy becomes a temperature.
     repeat_penalty (number, at least 1e-06; default: 1.0): Divides the logits of tokens that
-        occurred, in prompt or reply; 1 is no penalty.
+        occurred, in prompt or reply; 1 means no penalty.
     frequency_penalty (number, -2 to 2; default: 0.0): Taken from a logit for each time that its
         token occurred.
     presence_penalty (number, -2 to 2; default: 0.0): Taken from a logit once if its token

@@ -79,14 +79,14 @@ class ModelOptions(TypedDict, total=False):
             help="keep the experts of the first N layers off the GPU (-1: of all)",
         ),
         Doc(
-            "The experts of so many layers, the first ones, stay in the machine's memory (-1: of "
+            "The experts of this many layers, the first ones, stay in the machine's memory (-1: of "
             "all), and the rest goes to the GPU: for a mixture of experts that is larger than it."
         ),
     ]
     cpu_moe: Annotated[
         bool | int | None,
         Reads(read_cpu_moe),
-        Flag("-cmoe", "--cpu-moe", metavar="on|N", help="--n-cpu-moe; on: of all layers"),
+        Flag("-cmoe", "--cpu-moe", metavar="on|N", help="same as --n-cpu-moe; on means all layers"),
         Doc("`n_cpu_moe` by another name: True is all layers, a number so many of them."),
     ]
     split_mode: Annotated[
@@ -111,7 +111,7 @@ class ModelOptions(TypedDict, total=False):
     devices: Annotated[
         Sequence[str] | None,
         Reads(read_devices, TEXTS),
-        Flag("--device", "-dev", metavar="NAMES", help="devices to use, such as CUDA0,RPC0; none"),
+        Flag("--device", "-dev", metavar="NAMES", help="devices to use (CUDA0,RPC0), or none"),
         Doc(
             "The devices to use, by their names in `llama-py devices`, first layers on the first; "
             "an empty list is the CPU alone. By default all GPUs, and what `rpc.add_server` added."

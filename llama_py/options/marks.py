@@ -53,7 +53,7 @@ class WithoutDefault:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Smallest and largest allowed number; None is no limit."""
+    """Smallest and largest allowed number; None means no limit."""
 
     low: float | None = None
     high: float | None = None

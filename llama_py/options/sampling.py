@@ -105,7 +105,7 @@ class SamplingOptions(TypedDict, total=False):
         Range(1e-6),
         Default(1.0),
         Flag("--repeat-penalty", metavar="X"),
-        Doc("Divides the logits of tokens that occurred, in prompt or reply; 1 is no penalty."),
+        Doc("Divides the logits of tokens that occurred, in prompt or reply; 1 means no penalty."),
     ]
     frequency_penalty: Annotated[
         float | None,

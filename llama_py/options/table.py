@@ -113,7 +113,7 @@ class Option:
         if kind is bool and text not in self.choices:
             value = _ON_AND_OFF.get(text.lower(), text)
         elif kind in (int, float) and text not in self.choices:
-            with suppress(ValueError):  # what is no number is refused with the reason
+            with suppress(ValueError):  # what is not a number is refused with the reason
                 value = kind(text)
         return self.read(value)
 

@@ -226,7 +226,7 @@ def read_policy(name: str, value: Any) -> Any:
     whole = hasattr(value, "shorten") and hasattr(value, "reserve")
     if value is not None and (isinstance(value, type) or not whole):
         raise ParameterTypeError(
-            f"{name}={shown(value)} is no overflow policy (shorten() and reserve); pass "
+            f"{name}={shown(value)} is not an overflow policy (shorten() and reserve); pass "
             "TrimMessages(), or None"
         )
     return value
@@ -300,7 +300,7 @@ def read_placed(name: str, value: Any) -> dict[str, str]:
             re.compile(pattern)
         except re.error as error:
             raise ParameterError(
-                f"{name}: {shown(pattern)} is no regular expression: {error}"
+                f"{name}: {shown(pattern)} is not a regular expression: {error}"
             ) from None
     return dict(value)
 

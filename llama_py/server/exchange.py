@@ -229,7 +229,7 @@ class Exchange:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(later, self._expect_place)
             return
-        message = "no place became free for this request in time; try again later"
+        message = "timed out waiting for a free slot (queue_timeout); try again later"
         self.stop(Failure(Kind.QUEUE_FULL, message, retry_after=_RETRY_AFTER))
 
     # -- beginning ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What outlives a sequence: its state outside of the context, in RAM, on disk or as one file.
+"""States that outlive a sequence: its state outside of the context, in RAM, on disk or as one file.
 
 A ``StoredState`` (``state``) has the tokens, their text, the cells, the checkpoints, and the
 fingerprint of what it depends on. A store (``store.StateStore``) is where states are. Its protocol:

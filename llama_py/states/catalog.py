@@ -59,7 +59,7 @@ class Catalog:
         self._trees.clear()
 
     def info(self, key: Key) -> EntryInfo | None:
-        """What is known of an entry."""
+        """An entry's facts."""
         return self._infos.get(key)
 
     def find(self, tokens: NDArray[np.int32], fingerprint: str) -> list[StoredMatch]:
@@ -102,7 +102,7 @@ class Catalog:
     ) -> list[StoredMatch]:
         tree = self._trees.get(fingerprint)
         found = tree.match_tokens(tokens, side=alike) if tree else []
-        # An interrupt may have come between the two: a key without an entry is no entry.
+        # An interrupt may have come between the two: a key without an entry is not an entry.
         infos = ((self._infos.get(key), shared) for key, shared in found)
         return [
             StoredMatch(info.key, shared, info.length, info.pos_min, info.checkpoints, info.session)

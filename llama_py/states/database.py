@@ -155,7 +155,7 @@ def _open(path: Path | None) -> sqlite3.Connection:
 
 
 def _damage(path: Path) -> str:
-    """What is wrong with a database; the empty string if it is sound, new or busy."""
+    """The fault of a database; the empty string if it is sound, new or busy."""
     if not path.exists():
         return ""
     try:

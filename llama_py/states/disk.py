@@ -298,7 +298,7 @@ class LlamaDiskCache(BaseLlamaCache):
         return self._segments.fill(state)
 
     def info(self, key: Key) -> EntryInfo | None:
-        """What is known of an entry without reading its state."""
+        """An entry's facts, without its state."""
         with self._lock:
             self._refresh()
             row = self._ledger.row(key)

@@ -16,7 +16,7 @@ of which some pages never reached the disk, because there is no fsync: it would 
 write, and a cache may lose an entry. The digests find such files. A digest is BLAKE2b over one
 64-bit sum per 4-KiB page: pages of zeros, of another file or in another place are found, and so is
 any flipped bit, at the speed at which memory is read (20 GB/s and more, where CRC-32 made 4 and
-writing the file 2). It is no protection against somebody who may write to the directory.
+writing the file 2). It is not protection against somebody who may write to the directory.
 """
 
 from __future__ import annotations

@@ -427,7 +427,7 @@ class PrefixIndex(Generic[H]):
                 self._remove(old)
 
     def remove(self, holder: H) -> None:
-        """Forget ``holder``, and the path that only it used. One that is not here is no error."""
+        """Forget ``holder``, and the path that only it used. One that is not here is ignored."""
         with self._lock:
             if holder in self._ends:
                 self._remove(holder)
@@ -583,7 +583,7 @@ def _descend(root: Node[H], tokens: Tokens) -> tuple[Node[H], int]:
 
 
 def _longest_text(root: Node[H], text: bytes) -> TextPath | None:
-    """What ``match_text`` returns, for one namespace."""
+    """The result of ``match_text``, for one namespace."""
     best = _TextHit(root)
     stack = [(root, _START, _START)]
     while stack:

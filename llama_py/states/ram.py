@@ -100,7 +100,7 @@ class LlamaRAMCache(BaseLlamaCache):
             return dataclasses.replace(state, segments=tuple(segments))
 
     def info(self, key: Key) -> EntryInfo | None:
-        """What is known of an entry."""
+        """An entry's facts."""
         with self._lock:
             return self._catalog.info(key)
 

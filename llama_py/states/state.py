@@ -132,7 +132,7 @@ class StoredState:
 
 @dataclass(frozen=True, slots=True)
 class EntryInfo:
-    """What is known of an entry without reading its state.
+    """An entry's facts, without its state.
 
     Attributes:
         length: tokens.

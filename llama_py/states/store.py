@@ -111,7 +111,7 @@ class StateStore(Protocol):
         """
 
     def accepts(self, nbytes: int) -> bool:
-        """Whether a state of so many bytes can be saved at all: ask before copying one."""
+        """Whether a state of this many bytes can be saved at all: ask before copying one."""
 
     def keep(self, state: NDArray[np.uint8]) -> Key:
         """Take over the bytes of a segment, for an entry that is to come; returns its key.
@@ -132,7 +132,7 @@ class StateStore(Protocol):
         """The entry, marked as just used; None if it is not there (any more)."""
 
     def info(self, key: Key) -> EntryInfo | None:
-        """What is known of an entry without reading its state."""
+        """An entry's facts, without its state."""
 
     def discard(self, key: Key) -> None:
         """Forget an entry, if it is there."""
@@ -172,7 +172,7 @@ class StateStore(Protocol):
 
 
 def entry_info(key: Key, state: StoredState, nbytes: int) -> EntryInfo:
-    """What is known of ``state`` once it is an entry of ``nbytes`` bytes."""
+    """The facts of ``state`` once it is an entry of ``nbytes`` bytes."""
     positions = tuple(checkpoint.position for checkpoint in state.checkpoints)
     return EntryInfo(
         key,
@@ -186,7 +186,7 @@ def entry_info(key: Key, state: StoredState, nbytes: int) -> EntryInfo:
 
 
 class BaseLlamaCache(StateStore):
-    """What the stores have in common: capacity, counters, lookups in the catalog."""
+    """The base of the stores: capacity, counters, lookups in the catalog."""
 
     def __init__(self, capacity_bytes: int) -> None:
         if isinstance(capacity_bytes, bool) or not isinstance(capacity_bytes, int):
@@ -218,7 +218,7 @@ class BaseLlamaCache(StateStore):
         return self.put(state, replaces=replaces)
 
     def accepts(self, nbytes: int) -> bool:
-        """Whether a state of so many bytes can be saved at all."""
+        """Whether a state of this many bytes can be saved at all."""
         with self._lock:
             self._check_open()
             return self._fits(nbytes)

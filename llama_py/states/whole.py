@@ -64,4 +64,4 @@ def read_whole(file: FileIO, name: Path) -> StoredState:
             raise StateError(f"{name} goes on behind its end")
         return dataclasses.replace(state, segments=segments)
     except (ValueError, KeyError, TypeError, AssertionError, ParameterError) as error:
-        raise StateError(f"{name} is no saved state: {error!r}") from None
+        raise StateError(f"{name} is not a saved state: {error!r}") from None

@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
         "#",
         "needs itself again",
     ),
-    "not a number": ({"enum": [1, float("nan")]}, "#/enum/1", "nan is no JSON number"),
+    "not a number": ({"enum": [1, float("nan")]}, "#/enum/1", "nan is not a JSON number"),
     "half a character": ({"const": "\ud800"}, "#/const", "surrogate"),
     "a name that is none": ({"properties": {1: S}}, "#/properties", "1 is not a string"),
     "a set": ({"const": {1}}, "#/const", "a set, which JSON has not"),

@@ -97,7 +97,7 @@ TOOLS = [
 TYPED = ("ByteDance-Seed-OSS", "CohereForAI-c4ai-command-r-plus-tool_use")
 SIMPLE = ("string", "integer", "number", "boolean")
 SCHEMAS = {entry["function"]["name"]: entry["function"]["parameters"] for entry in TOOLS}
-#: How a call begins where that is no fixed text.
+#: How a call begins where that is not a fixed text.
 BEGINS = {
     "llm-jp-llm-jp-4.1-8b-thinking": "<|channel|> commentary to=functions",
     "openai-gpt-oss-120b": "<|channel|>commentary to=functions",

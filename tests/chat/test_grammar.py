@@ -163,7 +163,7 @@ def generate(params: SamplingParams, vocab: Vocab, seed: int, limit: int = 300) 
             token = sampler.sample(row)
             if vocab.is_eog(token):
                 text = vocab.detokenize(out, special=True).decode("utf-8", "replace")
-                # Random tokens write bytes that are no UTF-8, which llama.cpp counts otherwise.
+                # Random tokens write bytes that are not UTF-8, which llama.cpp counts otherwise.
                 return None if "\ufffd" in text else text
             out.append(token)
     finally:

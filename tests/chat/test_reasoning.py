@@ -246,7 +246,7 @@ def reply_in(
     thinks = mode in ("on", "budget")
     if not thinks and not reasoning.inside:
         text = sample_of(name, "call" if calls else "content").replace(families.CONTENT, ANSWER)
-        # An end of reasoning that this family's parser does not read is no part of an answer.
+        # An end of reasoning that this family's parser does not read is not part of an answer.
         end = rendered_of(name).thinking_ends[0].strip()
         text = text.rstrip().lstrip("\n").removeprefix(end).lstrip("\n")
         opened = bool(reasoning.start) and text.startswith(reasoning.start)
@@ -343,7 +343,7 @@ def test_replies_of_little_reasoning_fit_as_well(
 @pytest.mark.parametrize("constraint", ["required", "named"])
 @pytest.mark.parametrize("name", CALLERS)
 def test_a_required_call_may_follow_reasoning(vocab: Vocab, name: str, constraint: str) -> None:
-    """With and without white space between them, which is no content."""
+    """With and without white space between them, which is not content."""
     in_pieces = constraint == "named"
     check_reply(vocab, name, constraint, in_pieces, AROUND[in_pieces])
 

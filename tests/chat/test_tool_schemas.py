@@ -144,7 +144,7 @@ CASES: dict[str, Case] = {
         [{"a": "x", "more": [1]}, {"more": {}}],
         ['{"a": 1}'],
     ),
-    "false is no value": (
+    "false is not a value": (
         object_of(a=TEXT, b=False),
         [{"a": "x"}, {}],
         ['{"b": 1}'],
@@ -329,8 +329,8 @@ BAD = {
     "no count": with_a(type="string", minLength=-1),
     "more than a grammar repeats": with_a(type="string", minLength=2001),
     "no properties": {"type": "object", "properties": None},
-    "a bound that is no number": with_a(type="integer", minimum="1", exclusiveMinimum=2),
-    "a count that is no number": with_a(type="array", prefixItems=[{}], minItems="1"),
+    "a bound that is not a number": with_a(type="integer", minimum="1", exclusiveMinimum=2),
+    "a count that is not a number": with_a(type="array", prefixItems=[{}], minItems="1"),
     "nothing fits": with_a(allOf=[TEXT, WHOLE]),
     "contradictory bounds": with_a(type="integer", minimum=5, maximum=1),
 }

@@ -149,7 +149,7 @@ def options(asked: Any) -> dict[str, Any]:
 
 
 def _template(text: str) -> dict[str, Any]:
-    """What is no name is a template: ours are told by their braces."""
+    """What is not a name is a template: ours are told by their braces."""
     return {} if text.replace("-", "").isalnum() else {"chat_template": text + "{# #}"}
 
 

@@ -169,7 +169,7 @@ def test_types_are_those_of_the_library() -> None:
     assert all(C.ggml_blck_size(kind) == 0 for kind in missing)
 
 
-# --- files that are no models ---------------------------------------------------------------------
+# --- files that are not models --------------------------------------------------------------------
 
 
 def test_a_missing_file_names_similar_ones(tmp_path: Path) -> None:

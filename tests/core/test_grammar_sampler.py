@@ -233,7 +233,7 @@ REFUSED = {
         "too deep",
     ),
     "a token that is not there": ("root ::= <[99999]>", "outside of the vocabulary"),
-    "no token": ("root ::= <two words>", "is no token"),
+    "no token": ("root ::= <two words>", "is not a token"),
 }
 
 

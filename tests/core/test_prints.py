@@ -70,7 +70,7 @@ CASES = {
             Llama(DEMO, **OPTIONS, numa=True).close()
         end("NUMA already initialized", " ".join(log))
     """,
-    "a file that is no model": """
+    "a file that is not a model": """
         open(os.path.join(FOLDER, "text.gguf"), "w").write("my secret")
         said = fails(lambda: Llama(os.path.join(FOLDER, "text.gguf")))
         end("not a GGUF", said)

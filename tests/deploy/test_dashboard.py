@@ -25,7 +25,7 @@ from tests.server.serving import Server, demo_settings, serving
 OPS = ApiKey("ops", "ops-secret", frozenset({CHAT, ADMIN}))
 #: What Prometheus itself knows of a target.
 OF_PROMETHEUS = {"up": {"job", "instance"}}
-#: Words of the query language that are no names of metrics.
+#: Words of the query language that are not names of metrics.
 WORDS = {"sum", "avg", "rate", "increase", "histogram_quantile", "topk", "by", "le", "and"}
 _TEXTS = re.compile(r'"[^"]*"')
 _NAME = re.compile(r"[a-zA-Z_][\w:]*")

@@ -269,7 +269,7 @@ WRONG_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "allowed tools": (
         {"tools": TOOLS, "tool_choice": allowed("nope")},
-        "tool_choice allows 'nope', which is no tool",
+        "tool_choice allows 'nope', which is not a tool",
     ),
     "allowed mode": (
         {"tools": TOOLS, "tool_choice": allowed("add", mode="often")},

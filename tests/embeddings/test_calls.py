@@ -269,7 +269,7 @@ TRIPLES = [
 
 
 def test_texts_of_the_same_kind_are_nearer() -> None:
-    """The bundled model is no embedding model: its states say what kind of question a text is."""
+    """The bundled model is not an embedding model: its states show a text's kind of question."""
     with Embedder(demo_model_path()) as embedder:
         for text, near, far in TRIPLES:
             vectors = embedder.embed([text, near, far])

@@ -210,7 +210,7 @@ def test_what_is_no_adapter_is_said(tmp_path: Path) -> None:
     info = check_model_file(tiny_model("full"))
     with pytest.raises(ModelNotFoundError, match=r"no LoRA adapter at .*gone"):
         check_adapter_file(tmp_path / "gone.gguf", info)
-    with pytest.raises(InvalidModelError, match="is no adapter"):
+    with pytest.raises(InvalidModelError, match="is not an adapter"):
         check_adapter_file(tiny_model("iswa"), info)
     (tmp_path / "page.gguf").write_text("<!doctype html>")
     with pytest.raises(InvalidModelError, match="web page"):

@@ -28,5 +28,5 @@ def test_an_address_that_holds_its_data(head: str, form: str) -> None:
 
 @pytest.mark.parametrize("text", ["a", "AAAAA", "A=AA", "AA*A"])
 def test_what_is_no_base64(text: str) -> None:
-    with pytest.raises(MediaError, match="it is no base64"):
+    with pytest.raises(MediaError, match="it is not base64"):
         decode_base64(text, "it")

@@ -12,7 +12,7 @@ compared with those of an empty context that evaluated the same tokens with the 
 Two further numbers say what an error is worth. *Sensitivity* is how much the logits change when one
 token before the end is replaced: a model with sensitivity 0 would not notice a lost cell. *Noise*
 is how much they change between two contexts, neither of which reused anything, when the same cells
-only lie elsewhere. An error below the noise is no error of reuse.
+only lie elsewhere. An error below the noise is not an error of reuse.
 """
 
 from __future__ import annotations

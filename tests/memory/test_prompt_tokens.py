@@ -269,7 +269,7 @@ def test_after_how_many_tokens_a_reply_ends() -> None:
     assert reply_ends(tokens[:1], texts.__getitem__) == [1, 1]
 
 
-# ---- characters that are no special tokens -------------------------------------------------------
+# ---- characters that are not special tokens ------------------------------------------------------
 
 
 @given(TEXT, TEXT, TEXT, st.booleans())

@@ -50,7 +50,7 @@ def gcc() -> str:
     command = [found, "-march=znver3", "-x", "c++", "-E", "-dM", "/dev/null"]
     known = subprocess.run(command, capture_output=True, text=True, check=False)
     if "clang" in named or known.returncode:
-        pytest.skip("this g++ is no GCC for x86")
+        pytest.skip("this g++ is not a GCC for x86")
     return found
 
 

@@ -197,7 +197,7 @@ def test_a_huge_picture_is_made_smaller_before_it_is_sent(seeing: Site, told: Sc
     first, second, _ = parts_of(told.requests[0])
     assert first["image_url"]["url"].startswith("data:image/png;base64,")
     assert pixels(seeing, first)[0] == [2048, 1024]
-    # What is as large as noise is no drawing, and not worth nine megabytes with every question.
+    # What is as large as noise is not a drawing, and not worth nine megabytes with every question.
     assert second["image_url"]["url"].startswith("data:image/jpeg;base64,")
     assert pixels(seeing, second)[0] == [2000, 1500]
 

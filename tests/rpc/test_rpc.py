@@ -205,7 +205,7 @@ def test_what_does_not_fit_is_refused_or_stays_here() -> None:
             assert reply(llm)[0] == reply(here)[0]
 
 
-# -- what is no server -----------------------------------------------------------------------------
+# -- other things than servers ----------------------------------------------------------------------
 
 
 def closes(connection: socket.socket) -> None:

@@ -67,7 +67,7 @@ def test_two_ends(port: int, form: str, method: bytes) -> None:
         while data := client.recv(1 << 16):  # to the end: the connection is closed
             said += data
     assert said.startswith((b"HTTP/1.1 400", b"HTTP/1.1 501")), said[:200]
-    assert said.count(b"HTTP/1.1") == 1, "what is behind it is no request"
+    assert said.count(b"HTTP/1.1") == 1, "what is behind it is not a request"
 
 
 CHUNKED = b"POST /v1/completions HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -101,7 +101,7 @@ def test_lines_that_are_read_in_two_ways(port: int, form: str, step: int) -> Non
         with contextlib.suppress(ConnectionError):
             while piece := client.recv(1 << 16):  # to the end: the connection is closed
                 said += piece
-    assert said.count(b"HTTP/1.1 ") <= 1, "what is behind it is no request"
+    assert said.count(b"HTTP/1.1 ") <= 1, "what is behind it is not a request"
     if step > 1 or said:  # else it was reset before it was read
         assert said.startswith(b"HTTP/1.1 400"), said[:200]
 

@@ -682,7 +682,7 @@ def test_unloading_by_hand_waits_for_those_who_use_it(expected: dict[str, str]) 
                 await asyncio.sleep(0.1)
                 assert await asyncio.to_thread(continuation, model) == expected["demo"]
             assert (await gone).status is ModelStatus.UNLOADED
-            await pool.unload("demo")  # that is no error
+            await pool.unload("demo")  # that is not an error
             await pool.unload("full")
             assert (pool.counters.loads, pool.counters.unloads) == (1, 1)
 

@@ -57,7 +57,9 @@ def directory(path: Path) -> Tree:
     """A tree that lies there already; nothing is verified."""
     path = path.expanduser().resolve()
     if not resolve.is_source_tree(path):
-        raise MoveError(f"{path} is no source of llama.cpp (no CMakeLists.txt or include/llama.h)")
+        raise MoveError(
+            f"{path} is not a source of llama.cpp (no CMakeLists.txt or include/llama.h)"
+        )
     commit = resolve.read_stamp(path).get("commit") or resolve.commit_of_checkout(path)
     return Tree(path, path.name if commit == "unknown" else commit[:9])
 

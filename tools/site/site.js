@@ -28,7 +28,7 @@ function mend() {
   for (const table of document.querySelectorAll(".md-typeset__scrollwrap:not([tabindex])")) {
     table.tabIndex = 0;
   }
-  // The corner of a table is no heading of anything.
+  // The corner of a table is not a heading of anything.
   for (const corner of document.querySelectorAll("th:empty")) {
     corner.replaceWith(document.createElement("td"));
   }

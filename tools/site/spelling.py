@@ -1,6 +1,6 @@
 """Spelling of the prose: with hunspell and a list of words that no dictionary has.
 
-Code, addresses and names with digits or underscores are no prose. Names that the package exports
+Code, addresses and names with digits or underscores are not prose. Names that the package exports
 need not be listed.
 """
 

@@ -55,7 +55,7 @@ _RATHER_THIS_ONE = "300"
 
 
 class _Outbox:
-    """What the engine's thread has for the other process: one message for all calls of a step."""
+    """Output of the engine's thread for the other process: one message for all calls of a step."""
 
     def __init__(self, connection: MessageSocket, codec: Codec) -> None:
         self._connection = connection

@@ -96,7 +96,7 @@ _ERRORS: tuple[type[BaseException], ...] = (
 
 
 class _Kind(IntEnum):
-    """What is written as an extension of MessagePack."""
+    """Types written as extensions of MessagePack."""
 
     TUPLE = 0  # its items
     SET = 1
@@ -174,7 +174,7 @@ class Codec:
         return (_PLAIN.pack(value),)
 
     def decode(self, message: tuple[bytes | bytearray, bytes | bytearray]) -> Any:
-        """What ``encode`` was given: the structure, and what was behind it.
+        """The value that ``encode`` was given: the structure, and the arrays behind it.
 
         Raises:
             LlamaError: it is nothing that ``encode`` writes.
@@ -305,7 +305,7 @@ class _Reader:
         if kind is _Kind.ERROR:
             return _error(*contents)
         if not self._codec.builds:
-            raise ValueError(f"{kind.name} has no business here")
+            raise ValueError(f"{kind.name} is not allowed here")
         return self._built(kind, contents)
 
     def _built(self, kind: _Kind, contents: list[Any]) -> Any:

@@ -83,7 +83,7 @@ class IsolatedMedia(ModelMedia):
 
     @property
     def encoder(self) -> MediaReader:
-        """What asks the other process, which loads the projector when it is asked first."""
+        """The client of the other process, which loads the projector when it is asked first."""
         if self.path is None:
             raise ParameterError(self._missing)
         return self._reader
@@ -137,7 +137,7 @@ class IsolatedModel(LoadedModel):
 
     @cached_property
     def embedding_queue(self) -> IsolatedEmbeddingQueue:
-        """What embeds, in the other process.
+        """The embedder in the other process.
 
         Raises:
             ParameterError: the model has no embeddings.
@@ -154,7 +154,7 @@ class IsolatedModel(LoadedModel):
 
     @property
     def facts(self) -> ContextFacts:
-        """What does not change of the context."""
+        """The context's constant facts."""
         if self._facts is None:
             self._refuse_to_generate()
         return self._facts

@@ -1,4 +1,4 @@
-"""What the two processes of a model say to each other.
+"""Messages between the two processes of a model.
 
 Each message is a tuple that begins with its kind. Calls have numbers, which the process that calls
 gives out; requests have numbers of its own, by which events come back.

@@ -64,7 +64,7 @@ class IsolatedCache(ModelCache):
 
         Raises:
             IsolationError: it is a store in this process's memory.
-            ParameterTypeError: it is no store.
+            ParameterTypeError: it is not a store.
         """
         check_store(store)
         if store is not None and not isinstance(store, LlamaDiskCache):

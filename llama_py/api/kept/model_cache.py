@@ -65,7 +65,7 @@ class BytesReport(TypedDict):
 
 
 class CacheReport(TypedDict):
-    """What a model has in memory.
+    """A model's conversations in memory.
 
     Attributes:
         kind: of the memory; it decides what can be reused.
@@ -84,7 +84,7 @@ class CacheReport(TypedDict):
 
 
 class Prewarmed(dict[str, Any]):
-    """What ``prewarm`` returns: what was reused and evaluated, like ``ModelCache.info``.
+    """The return value of ``prewarm``: tokens reused and evaluated, like ``ModelCache.info``.
 
     Attributes:
         tokens: the beginning that is in memory now; ``pin`` and ``unpin`` find it by them.
@@ -124,7 +124,7 @@ class ModelCache:
 
     @property
     def info(self) -> ReuseInfo:
-        """What was reused for the reply that ended last, or whose stream was read last.
+        """Reuse of the prompt of the reply that ended last, or whose stream was read last.
 
         The reply may belong to any thread; with several threads, use the ``cache`` of each reply
         instead. It is empty before the first reply.
@@ -175,7 +175,7 @@ class ModelCache:
                 closed with the model, and several models and processes may share one.
 
         Raises:
-            ParameterTypeError: it is no store.
+            ParameterTypeError: it is not a store.
         """
         check_store(store)
         cache = self._runtime.loaded.cache

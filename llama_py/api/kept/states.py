@@ -29,7 +29,7 @@ __all__ = ["LlamaState", "SnapshotInfo", "States"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LlamaState:
-    """What ``save_state`` returns: one sequence, and the logits at its end. It can be pickled.
+    """The return value of ``save_state``: one sequence, and the logits at its end; picklable.
 
     Attributes:
         stored: tokens, text and state of the sequence.

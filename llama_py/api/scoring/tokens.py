@@ -34,7 +34,7 @@ _TAIL_TOKENS = 32
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What the continuations have in common.
+    """The common beginning of the continuations.
 
     Attributes:
         tokens: at least one.
@@ -47,7 +47,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Continuations:
-    """What is to be scored: the tokens of each, and its text."""
+    """The candidates: the tokens of each, and its text."""
 
     tokens: list[Tokens]
     texts: list[str]

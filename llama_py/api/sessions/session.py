@@ -43,7 +43,7 @@ _OWN = ("messages", "n", "session_id", "stream", "stream_options", "user")
 
 
 class ChatModel(Protocol):
-    """What a session needs of a model: a ``Llama`` has it."""
+    """A session's view of a model: a ``Llama`` has it."""
 
     @property
     def cache(self) -> ModelCache: ...
@@ -330,7 +330,7 @@ class ChatSession:
         session_file.save(store, held, path, dict(self._defaults))
 
     def _options(self) -> TurnOptions:
-        """What a session like this one is made with."""
+        """The arguments of a session like this one."""
         return {**self._defaults, "tools": self._tools, "overflow": self.overflow}
 
     @classmethod

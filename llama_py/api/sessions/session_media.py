@@ -32,7 +32,7 @@ _Messages = Sequence[Mapping[str, Any]]
 
 
 def as_content(content: UserContent) -> Any:
-    """What a message holds: JSON."""
+    """A message as JSON."""
     if isinstance(content, str) or not isinstance(content, Sequence):
         return content
     return [_part(part) for part in content]
@@ -131,7 +131,7 @@ def _with_file(part: Any, folder: Path) -> Any:
         return part
     own = name.removeprefix(_SCHEME)
     if not _NAME.fullmatch(own):
-        raise StateError(f"the saved conversation names a picture {own!r}, which is no digest")
+        raise StateError(f"the saved conversation names a picture {own!r}, which is not a digest")
     path = folder / own
     try:
         with open_regular(path) as file:

@@ -44,19 +44,19 @@ class TurnStream(Iterator[str]):
 
     @property
     def cache(self) -> ReuseInfo:
-        """What was reused for it, as in ``llm.cache.info``; empty before its first token."""
+        """Reuse of its prompt, as in ``llm.cache.info``; empty before its first token."""
         info: ReuseInfo = getattr(self._chunks, "cache", ReuseInfo())
         return info.copy()
 
     @property
     def dropped(self) -> OverflowReport | None:
-        """What the overflow policy left out of the conversation, or None."""
+        """The messages that the overflow policy left out, or None."""
         report: OverflowReport | None = getattr(self._chunks, "dropped", None)
         return report
 
     @property
     def response(self) -> ChatReply:
-        """What came so far, in the form of a chat completion."""
+        """The reply so far, in the form of a chat completion."""
         reply = ChatReply(fold_chat(self._seen))
         reply.cache, reply.dropped = self.cache, self.dropped
         return reply

@@ -58,7 +58,7 @@ def literal(text: str) -> Piece:
 
 
 def anything(least: int = 0, most: int = -1) -> Piece:
-    """An expression of all texts with so many characters."""
+    """An expression of all texts with this many characters."""
     return Piece("rep", parts=(Piece("set", ALL),), least=least, most=most)
 
 

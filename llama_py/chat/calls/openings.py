@@ -2,7 +2,7 @@
 
 llama.cpp waits for a mark in the text, and its grammar of calls begins there. A family may write
 more before it: Kimi K2 opens a section of calls first, Kimi K3 an empty answer. And where the mark
-is no token of the vocabulary, its last letters may share one with what comes next: ``>[`` or
+is not a token of the vocabulary, its last letters may share one with what comes next: ``>[`` or
 ``><``. Both are read off llama.cpp's description of the reply.
 """
 
@@ -64,7 +64,7 @@ def openings_of(arena: str, marks: tuple[str, ...], prompt: str) -> tuple[CallOp
 
 
 def _common(sequences: Sequence[tuple[str | None, ...]]) -> tuple[str | None, ...]:
-    """What all of these begin with."""
+    """The common beginning of these."""
     columns = zip(*sequences, strict=False)
     same = takewhile(lambda column: len(set(column)) == 1, columns)
     return tuple(column[0] for column in same)

@@ -142,7 +142,7 @@ class Arena:
 
 
 class _Under:
-    """What is found in all nodes under a node, remembered."""
+    """The findings of all nodes under a node, remembered."""
 
     def __init__(self, arena: Arena, find: Callable[[Node], list[str]]) -> None:
         self._arena, self._find = arena, find

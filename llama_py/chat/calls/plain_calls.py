@@ -168,7 +168,7 @@ class PlainCallReader:
         return "" if self._scanner.goes_on(text) else self.give_up()
 
     def give_up(self) -> str:
-        """The reply is no call, whatever comes; return what was held back."""
+        """The reply is not a call, whatever comes; return what was held back."""
         scanner, self._scanner = self._scanner, None
         return scanner.text if scanner is not None else ""
 

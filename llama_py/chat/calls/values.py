@@ -55,7 +55,7 @@ _JSON = (
 _STRUCTURED = ("properties", "items", "prefixItems", "additionalProperties")
 #: What the machines of texts with a bounded length come to in a grammar, in characters of it.
 _MOST_TEXT = 120_000
-#: Beyond so many states, a closing tag is known by its first two characters.
+#: Beyond this many states, a closing tag is known by its first two characters.
 _MOST_EXACT = 300
 
 
@@ -163,7 +163,7 @@ class Values:
         return f"{self._json_prefix(avoid)}entry{number}"
 
     def json_of_others(self, schema: Any, defs: Schema) -> str | None:
-        """The rule of JSON for what of a schema is no text; None if all of it is text."""
+        """The rule of JSON for what of a schema is not text; None if all of it is text."""
         schemas: list[Any] = []
         for leaf in leaves(schema, defs):
             values = _listed(leaf)

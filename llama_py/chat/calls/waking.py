@@ -4,7 +4,7 @@ Llama 3.x writes a call as plain JSON, and nothing says where one begins but its
 replies are read as ``plain_calls`` reads them, and the grammar waits for the beginning of a reply
 that names a tool. Functionary writes the name of the tool behind ``>>>``, the first one of which is
 the end of the prompt: llama.cpp waits for one in the reply, and its grammar begins behind it. (A
-section with a call that follows one with words is no call to its parser, but words.)
+section with a call that follows one with words is not a call to its parser, but words.)
 """
 
 from __future__ import annotations

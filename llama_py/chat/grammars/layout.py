@@ -133,7 +133,7 @@ class AnswerWatch:
     Args:
         piece: the bytes of a token.
         reasoning: the marks of its reasoning.
-        spaces: makes the table of white space; None if the answer is no JSON text, and no business
+        spaces: makes the table of white space; None if the answer is not JSON text, and no business
             of this.
     """
 

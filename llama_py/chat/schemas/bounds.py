@@ -215,7 +215,7 @@ class _Walk:
                     "most",
                 )
         elif isinstance(value, float) and not math.isfinite(value):
-            self._refuse(path, f"{value} is no JSON number")
+            self._refuse(path, f"{value} is not a JSON number")
         elif isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 1024:
             self._refuse(path, f"a number of {value.bit_length()} bits is too large")
         elif not (value is None or isinstance(value, (bool, int, float))):

@@ -44,7 +44,7 @@ def number_ranges(node: Mapping[str, Any], fraction: bool) -> list[NumberRange]:
         fraction: a fraction is allowed.
 
     Raises:
-        ValueError: there are none, or the bounds are no numbers that fit the digits.
+        ValueError: there are none, or the bounds are not numbers that fit the digits.
     """
     low, high = _bound(node, "inimum"), _bound(node, "aximum")
     if not fraction:

@@ -184,7 +184,7 @@ class _Rewriter:
         if node is False:
             raise _NothingFits
         if not isinstance(node, Mapping):
-            self._refuse(path, f"{shown(node)} is no schema")
+            self._refuse(path, f"{shown(node)} is not a schema")
         node = with_null(node)
         parts: _Parts = self._own(node, path), []
         for key in ("anyOf", "oneOf"):
@@ -205,7 +205,7 @@ class _Rewriter:
         return parts
 
     def _own(self, node: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """The keywords of a schema that are no combinations."""
+        """The keywords of a schema that are not combinations."""
         own = {key: node[key] for key in node if key not in _COMBINING}
         if own.get("type", _MISSING) is None:
             del own["type"]
@@ -218,7 +218,7 @@ class _Rewriter:
             count = own[key]
             whole = isinstance(count, int) or (isinstance(count, float) and count.is_integer())
             if isinstance(count, bool) or not whole or count < 0:
-                self._refuse(path, f'"{key}" is {shown(count)}, which is no count')
+                self._refuse(path, f'"{key}" is {shown(count)}, which is not a count')
             if key in _LEAST and count > MOST_REPEATED:
                 self._refuse(
                     path, f'"{key}" is {count}, and a grammar repeats {MOST_REPEATED} at most'
@@ -228,7 +228,7 @@ class _Rewriter:
             bound = own[key]
             old = isinstance(bound, bool) and key.startswith("exclusive")  # as before draft 6
             if not (bound is None or old or (_are((int, float), bound) and not _are(bool, bound))):
-                self._refuse(path, f'"{key}" is {shown(bound)}, which is no number')
+                self._refuse(path, f'"{key}" is {shown(bound)}, which is not a number')
         return own
 
     def _list(self, node: Mapping[str, Any], key: str, path: str) -> Sequence[Any]:
@@ -399,7 +399,7 @@ class _Rewriter:
             self._array(out, path)
         if "pattern" in out and (not kinds or "string" in kinds):
             if not isinstance(out["pattern"], str):
-                self._refuse(path, f'"pattern" is {shown(out["pattern"])}, which is no text')
+                self._refuse(path, f'"pattern" is {shown(out["pattern"])}, which is not text')
             pattern = fitting_pattern(out["pattern"])
             if pattern is None:
                 del out["pattern"]
@@ -438,7 +438,7 @@ class _Rewriter:
         if isinstance(others, Mapping):
             others = self._or_never(others, f"{path}/additionalProperties")
         elif others is not _MISSING and not isinstance(others, bool):
-            self._refuse(path, f'"additionalProperties" is {shown(others)}, which is no schema')
+            self._refuse(path, f'"additionalProperties" is {shown(others)}, which is not a schema')
         patterns = out.get("patternProperties")
         if not isinstance(patterns, Mapping) or not patterns:
             return others

@@ -41,7 +41,7 @@ _OF_CALLS = re.compile("tool|function|action", re.IGNORECASE)
 
 
 class _Form(NamedTuple):
-    """What llama.cpp does with a conversation for a template.
+    """llama.cpp's treatment of a conversation for a template.
 
     Attributes:
         objects: tool arguments go to the template as objects, not as text.
@@ -173,7 +173,7 @@ class TemplateEngine:
         """The answer for a request of a known shape; None if llama.cpp has to be asked."""
         try:
             values = self._values(inputs, known.form)
-        except ValueError:  # arguments that are no JSON
+        except ValueError:  # arguments that are not JSON
             return None
         template = template_of(self._source(inputs))
         budget = TemplateBudget(values)

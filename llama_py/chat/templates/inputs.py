@@ -1,4 +1,4 @@
-"""What templates are given: messages, tools and options as JSON values, in llama.cpp's form.
+"""Input of templates: messages, tools and options as JSON values, in llama.cpp's form.
 
 That form is OpenAI's, with a content that is one text wherever there is one text.
 """

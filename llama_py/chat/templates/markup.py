@@ -138,7 +138,7 @@ def _literals(sources: Iterable[str]) -> tuple[str, frozenset[str]]:
     for source in sources:
         try:
             tree = parse(source)
-        except TemplateError:  # of a format that is no template of Jinja's
+        except TemplateError:  # of a format that is not a template of Jinja's
             written.append(source)
             looked_for.update(one or other for one, other in _QUOTED.findall(source))
             continue

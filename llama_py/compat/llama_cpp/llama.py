@@ -294,7 +294,7 @@ class Llama(Facts, ByHand):
 
     @property
     def cache(self) -> Any:
-        """What ``set_cache`` was given."""
+        """The argument of ``set_cache``."""
         return self._caching.cache
 
     def set_cache(self, cache: Any) -> None:
@@ -393,7 +393,7 @@ class Llama(Facts, ByHand):
         return LlamaTokenDataArray(n_vocab=self.n_vocab())
 
     def __getattr__(self, name: str) -> Any:
-        """What only ``llama_py.Llama`` has: ``chat_session``, ``score``, ..."""
+        """Names that only ``llama_py.Llama`` has: ``chat_session``, ``score``, ..."""
         if name.startswith("_") or name == "native":
             raise AttributeError(f"'Llama' object has no attribute {name!r}")
         return getattr(self.native, name)

@@ -142,7 +142,7 @@ class SchemaConverter:
     def not_literal(
         self, literal: str, dotall: bool = True, maybe_escaped_underscores: bool = False
     ) -> str:
-        """A rule for texts that are not ``literal``, do not begin with it, and are no part of it.
+        """A rule for texts that are not ``literal``, do not begin with it, and are not part of it.
 
         Raises:
             ValueError: the literal is empty.

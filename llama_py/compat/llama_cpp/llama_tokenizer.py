@@ -51,7 +51,7 @@ class LlamaTokenizer(BaseLlamaTokenizer):
         return self.tokenize(text.encode("utf-8", "ignore"), add_bos, special)
 
     def decode(self, tokens: list[int]) -> str:
-        """``detokenize`` to a string; bytes that are no UTF-8 are left out."""
+        """``detokenize`` to a string; bytes that are not UTF-8 are left out."""
         return self.detokenize(tokens).decode("utf-8", "ignore")
 
     @classmethod

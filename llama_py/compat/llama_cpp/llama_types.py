@@ -26,7 +26,7 @@ class Embedding(TypedDict):
 
 
 class CreateEmbeddingResponse(TypedDict):
-    """What ``create_embedding`` returns."""
+    """The return value of ``create_embedding``."""
 
     object: Literal["list"]
     model: str
@@ -64,7 +64,7 @@ class CompletionUsage(TypedDict):
 
 
 class CreateCompletionResponse(TypedDict):
-    """What ``create_completion`` returns, and a chunk of its stream."""
+    """The return value of ``create_completion``, and a chunk of its stream."""
 
     id: str
     object: Literal["text_completion"]
@@ -142,7 +142,7 @@ class ChatCompletionResponseChoice(TypedDict):
 
 
 class CreateChatCompletionResponse(TypedDict):
-    """What ``create_chat_completion`` returns."""
+    """The return value of ``create_chat_completion``."""
 
     id: str
     object: Literal["chat.completion"]
@@ -183,7 +183,7 @@ class ChatCompletionStreamResponseDeltaFunctionCall(TypedDict):
 
 
 class ChatCompletionStreamResponseDelta(TypedDict):
-    """What a chunk adds to the message."""
+    """The part of the message that a chunk adds."""
 
     content: NotRequired[str | None]
     function_call: NotRequired[ChatCompletionStreamResponseDeltaFunctionCall | None]
@@ -310,7 +310,7 @@ class ChatCompletionRequestAssistantMessage(TypedDict):
 
 
 class ChatCompletionRequestToolMessage(TypedDict):
-    """What a tool returned."""
+    """A tool's result."""
 
     role: Literal["tool"]
     content: str | None
@@ -318,7 +318,7 @@ class ChatCompletionRequestToolMessage(TypedDict):
 
 
 class ChatCompletionRequestFunctionMessage(TypedDict):
-    """What a function returned."""
+    """A function's result."""
 
     role: Literal["function"]
     content: str | None

@@ -83,7 +83,7 @@ def read_gbnf(text: str) -> Rules:
     """Read a grammar.
 
     Raises:
-        GrammarError: it is no GBNF, or more than the limits of this module; with line and rule.
+        GrammarError: it is not GBNF, or more than the limits of this module; with line and rule.
     """
     try:
         size = len(text.encode())

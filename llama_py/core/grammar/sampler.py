@@ -127,7 +127,9 @@ def _check(vocab: Vocab, spec: GrammarSpec) -> None:
                 f"(0 to {vocab.n_tokens - 1})"
             )
         if not name and len(vocab.tokenize(text, add_special=False, parse_special=True)) != 1:
-            raise GrammarError(f"the grammar, line {line}: {text} is no token of this vocabulary")
+            raise GrammarError(
+                f"the grammar, line {line}: {text} is not a token of this vocabulary"
+            )
     for pattern in spec.trigger_patterns:
         problem = "it is too long, or has too many parentheses"
         # llama.cpp's regular expressions recurse.

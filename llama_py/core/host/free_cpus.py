@@ -17,7 +17,7 @@ _SHORTEST = 0.1
 #: Seconds after which an average says little of what is so now.
 _LONGEST = 5.0
 #: How often it is looked how many threads want to compute, and the seconds between two looks: what
-#: is there each time is no program that has something to do for a moment.
+#: is there each time is not a program that has something to do for a moment.
 _LOOKS, _PAUSE = 3, 0.001
 #: Columns of ``/proc/stat`` (user, nice, system, idle, iowait, ...) in which nobody computes.
 _NICE, _IDLE, _IOWAIT = 1, 3, 4
@@ -33,7 +33,7 @@ class FreeCpus:
         root: where ``/proc`` is.
         allowed: the CPUs that this process may run on; by default, the system is asked.
         clock, own: wall-clock time, and the CPU time of this process, in seconds.
-        sleep: waits so many seconds.
+        sleep: waits this many seconds.
         polite: this process gives way itself (it is niced): programs that do so count, then.
     """
 

@@ -75,7 +75,7 @@ class _Job(Generic[_T]):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        """What the thread does."""
+        """The thread's main function."""
         with self._claim:
             if self._unwanted:
                 return  # the interrupt came first

@@ -175,7 +175,7 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
         if both is not None:
             quota, _, period = both.partition(" ")
         numbers = _number(quota), _number(period)
-        if numbers[0] and numbers[1]:  # "max" and -1 are no limit
+        if numbers[0] and numbers[1]:  # "max" and -1 are not limit
             yield numbers[0] / numbers[1]
 
 
@@ -230,5 +230,5 @@ def _read(path: Path) -> str | None:
 
 
 def _number(text: str | None) -> int:
-    """A count in a file; 0 for what is no number, or is no limit."""
+    """A count in a file; 0 for what is not a number, or means no limit."""
     return int(text) if text is not None and text.isdigit() else 0

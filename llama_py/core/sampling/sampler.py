@@ -368,7 +368,7 @@ class Sampler:
                 yield C.llama_sampler_init_dist(self.seed)
 
     def _steps_of_a_draw(self) -> Iterator[C.llama_sampler_p]:
-        """What comes before the draw itself."""
+        """The samplers before the draw itself."""
         p = self.params
         makers: dict[str, tuple[bool, Callable[[], C.llama_sampler_p]]] = {
             "penalties": (self._penalises and not self._own_penalties, self._penalties),

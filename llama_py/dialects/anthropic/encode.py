@@ -124,7 +124,7 @@ class _ContentBlock:
 class MessageReply:
     """The ``WireReply`` of one call of ``/v1/messages``.
 
-    A block begins with its first character that is no white space: models write line breaks around
+    A block begins with its first character that is not white space: models write line breaks around
     reasoning and calls, and a block of nothing else is refused by some who get it back.
 
     Args:

@@ -79,7 +79,7 @@ class ToolInput:
         return last
 
     def _members(self, text: str) -> dict[str, Any] | None:
-        """The members in the end of an object, None if that is no JSON."""
+        """The members in the end of an object, None if that is not JSON."""
         if self._handed:  # it begins with a comma
             text = "{" + text[1:]
         try:
@@ -90,7 +90,7 @@ class ToolInput:
 
 
 def _refuse(constant: str) -> Never:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _finite(text: str) -> float:

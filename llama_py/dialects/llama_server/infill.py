@@ -33,7 +33,7 @@ def infill_prompt(context: CallContext, body: Mapping[str, Any], room: int) -> l
 
     Raises:
         RequestError: the model has no infill tokens, or a part is missing.
-        ParameterError: a part is no text.
+        ParameterError: a part is not text.
     """
     vocab = context.vocab
     missing = [name for name in ("fim_pre", "fim_suf", "fim_mid") if getattr(vocab, name) < 0]

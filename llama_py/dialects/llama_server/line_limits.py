@@ -54,7 +54,7 @@ class LineLimit:
 
     Args:
         piece: the bytes of a token in plain text.
-        seconds: for generating, from the first token on; 0 is no limit.
+        seconds: for generating, from the first token on; 0 means no limit.
         indentation: what lines have to begin with; 0 is nothing.
 
     Attributes:

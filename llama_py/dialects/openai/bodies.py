@@ -175,7 +175,7 @@ def _choose_schema(options: dict[str, Any], schema: Any) -> None:
 
 
 def _choose_tools(options: dict[str, Any]) -> None:
-    """Leave out tools that are no functions, and their choice: a provider runs them itself."""
+    """Leave out tools that are not functions, and their choice: a provider runs them itself."""
     tools = options.get("tools")
     choice: Any = options.get("tool_choice")
     if isinstance(tools, list):
@@ -207,7 +207,7 @@ def _refuse_custom(tools: Sequence[Any]) -> None:
 
 
 def _is_function(tool: Any) -> bool:
-    """True also for what is no tool at all: whoever reads it says so."""
+    """True also for what is not a tool at all: whoever reads it says so."""
     return not isinstance(tool, dict) or tool.get("type") in (None, "function")
 
 

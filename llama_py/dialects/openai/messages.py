@@ -197,7 +197,7 @@ _THOUGHTS = ("thinking", "reasoning")
 
 
 def _thoughts(message: Mapping[str, Any], where: str) -> tuple[list[Thinking], Mapping[str, Any]]:
-    """What an assistant thought, and its message without the parts that say so."""
+    """An assistant's reasoning, and its message without the parts that say so."""
     said, rest, parts = [], [], message.get("content")
     for i, part in enumerate(parts if isinstance(parts, list) else ()):
         kind = part.get("type") if isinstance(part, Mapping) else None

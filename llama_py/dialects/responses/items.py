@@ -104,7 +104,7 @@ def input_items(given: Any, find: Callable[[str], Item | None]) -> list[Item]:
         find: the item with an id, of a reply that was stored.
 
     Raises:
-        RequestError: it is no list of objects, or refers to something unknown.
+        RequestError: it is not a list of objects, or refers to something unknown.
     """
     if given is None:
         raise missing("input", "it must be a string or a list of items")

@@ -50,7 +50,7 @@ def input_list(items: Sequence[Item], response_id: str, query: Mapping[str, str]
     if after is not None:
         ids = [item["id"] for item in listed]
         if after not in ids:
-            message = f"after={shown(after)} is no item of this response"
+            message = f"after={shown(after)} is not an item of this response"
             raise RequestError(Kind.INVALID_VALUE, message, "after")
         rest = listed[ids.index(after) + 1 :]
     page = rest[:most]

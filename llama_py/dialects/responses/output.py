@@ -38,7 +38,7 @@ class Frames:
     """Events on their way out, numbered from 0.
 
     Args:
-        wanted: false if the reply is no stream: nothing is made.
+        wanted: false if the reply is not a stream: nothing is made.
     """
 
     def __init__(self, wanted: bool) -> None:

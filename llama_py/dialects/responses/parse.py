@@ -291,7 +291,7 @@ def _schema(fields: Fields) -> Any:
 
 
 def _schema_of_text(fields: Fields) -> Any:
-    """What ``text.format`` asks for, or None."""
+    """The format that ``text.format`` asks for, or None."""
     text = fields.fields("text")
     form = None if text is None else text.fields("format")
     kind = "text" if form is None else form.get("type")

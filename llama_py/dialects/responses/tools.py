@@ -161,7 +161,7 @@ def read_choice(choice: Any, tools: Tools) -> ToolChoice:
     A choice of a kind of tool that is not supported is left to the model.
 
     Raises:
-        RequestError: it is no choice, or names no tool.
+        RequestError: it is not a choice, or names no tool.
     """
     if choice is None:
         return ToolChoice()
@@ -200,6 +200,6 @@ def _named(fields: Fields, tools: Tools) -> str:
     if found is None:
         known = ", ".join(tool.name for tool in tools.offered) or "none are given"
         raise wrong_value(
-            fields.place("name"), f"is {shown(name)}, which is no tool; the tools are: {known}"
+            fields.place("name"), f"is {shown(name)}, which is not a tool; the tools are: {known}"
         )
     return found

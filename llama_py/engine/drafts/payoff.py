@@ -19,7 +19,7 @@ from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Drafting", "Durations", "StepCosts", "Wish"]
 
-#: The last measurements of a step with so many rows; their median counts.
+#: The last measurements of a step with this many rows; their median counts.
 _MEASUREMENTS = 5
 #: Measurements of steps without drafts before there are any, and steps with drafts between them.
 _LEAST, _MOST_IN_A_ROW = 3, 64
@@ -33,7 +33,7 @@ _TRIALS, _SUCCESSES = 1.5, 1.35
 _MEMORY, _FORGIVING = 0.9, 0.99
 #: A token that is less likely than this is not worth thinking about.
 _UNLIKELY = 0.01
-#: Steps after which the cost of so many rows is not known any more, and how often that is checked.
+#: Steps after which a measured cost is forgotten, and how often that is checked.
 #: What was measured less than ``_LEAST`` times, and may have been a hiccup, is forgotten then.
 _OLD, _LOOK = 2048, 64
 
@@ -62,7 +62,7 @@ class Durations:
 
 
 class Drafting:
-    """What is known about the drafts of one request.
+    """Statistics of one request's drafts.
 
     Attributes:
         settings: who drafts, and when.
@@ -128,7 +128,7 @@ class StepCosts:
         self._in_a_row = self._steps = 0
 
     def add(self, rows: int, seconds: float, *, drafts: bool = False) -> None:
-        """A step with so many rows, ``drafts`` among them, took so long."""
+        """A step with this many rows, ``drafts`` among them, took so long."""
         self._in_a_row = self._in_a_row + 1 if drafts else 0
         if rows not in self._seconds:
             self._seconds[rows] = deque(maxlen=_MEASUREMENTS)
@@ -146,7 +146,7 @@ class StepCosts:
                 del self._seconds[each], self._last[each]
 
     def of(self, rows: int) -> float:
-        """Seconds of a step with so many rows, interpolated; 0.0 if nothing is known.
+        """Seconds of a step with this many rows, interpolated; 0.0 if nothing is known.
 
         More rows than ever measured are taken to be as quick as those, and so are tried; more than
         twice as many are never the best.

@@ -321,7 +321,7 @@ class Drafts:
         """The step was decoded, and is not in the books yet: show it to the heads.
 
         Args:
-            rows: for each entry, the row of its last token that is no draft.
+            rows: for each entry, the row of its last token that is not a draft.
         """
         heads = self._heads
         if heads is None or not heads.heads.watching:
@@ -382,7 +382,7 @@ def _drafts(settings: Speculative) -> bool:
 
 
 def _tokens(entry: Entry[Generation]) -> list[int]:
-    """What was decoded of a request."""
+    """The decoded part of a request."""
     lease = entry.request.lease
     if lease is None:
         raise RuntimeError("a request without a sequence was decoded")

@@ -239,7 +239,7 @@ def read_key_file(path: Path) -> list[ApiKey]:
     try:
         lines = read_short_text(path, "utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise ParameterError(f"{path} is no text in UTF-8") from None
+        raise ParameterError(f"{path} is not text in UTF-8") from None
     keys = []
     for number, line in enumerate(lines, 1):
         words = line.split()

@@ -74,7 +74,7 @@ class OriginCheck:
             return Failure(Kind.FORBIDDEN, message) if site == "cross-site" else None, []
         if origin.lower() in self._origins or (
             self._local and _is_local(origin)
-        ):  # never with credentials: keys are no cookies
+        ):  # never with credentials: keys are not cookies
             return None, [("Access-Control-Allow-Origin", origin), _EXPOSED, _VARY]
         if site == "same-origin" or _is_same(origin, host):
             return None, [_VARY]

@@ -1,1 +1,1 @@
-"""What can be set about the server, and where it is read from."""
+"""The server's settings, and their sources."""

@@ -69,7 +69,7 @@ def read_origins(name: str, value: Any) -> tuple[str, ...]:
     for origin in origins:
         if origin not in ("*", LOCAL_PAGES) and not _ORIGIN.fullmatch(origin):
             raise ParameterError(
-                f"{name}: {shown(origin)} is no origin; give scheme, host and port only, as in "
+                f"{name}: {shown(origin)} is not an origin; give scheme, host and port only, as in "
                 "https://app.example.org:8443"
             )
     return origins
@@ -83,7 +83,7 @@ def read_proxies(name: str, value: Any) -> tuple[str, ...]:
                 ipaddress.ip_network(each, strict=False)
         except ValueError:
             raise ParameterError(
-                f"{name}: {shown(each)} is no address; give addresses or networks, as in "
+                f"{name}: {shown(each)} is not an address; give addresses or networks, as in "
                 "127.0.0.1 or 10.0.0.0/8, or unix"
             ) from None
     return read_list(name, value)
@@ -118,7 +118,7 @@ def read_hosts(name: str, value: Any) -> tuple[str, ...]:
     for host in hosts:
         if host != "*" and not _HOST.fullmatch(host):
             raise ParameterError(
-                f"{name}: {shown(host)} is no name of a host; give it without scheme, port and path"
+                f"{name}: {shown(host)} is not a valid host name; omit the scheme, port and path"
             )
     return hosts
 
@@ -140,7 +140,7 @@ def read_directory(name: str, value: Any) -> Path:
     """The path of a directory, which may be made later."""
     path = _path(name, value)
     if path.exists() and not path.is_dir():
-        raise ParameterError(f"{name}: {path} is no directory")
+        raise ParameterError(f"{name}: {path} is not a directory")
     return path
 
 

@@ -267,7 +267,7 @@ class Defaults:
         float | None,
         Range(1e-6),
         Flag("--repeat-penalty", metavar="X"),
-        Doc("Divides the logits of tokens that occurred; 1 is no penalty."),
+        Doc("Divides the logits of tokens that occurred; 1 means no penalty."),
     ] = None
     presence_penalty: Annotated[
         float | None,
@@ -445,7 +445,7 @@ class Settings(Watching, Keeping, Defaults, Loading, Times, Limits, Access, List
 
     @property
     def network_hosts(self) -> tuple[str, ...]:
-        """The ``addresses`` that are no Unix sockets."""
+        """The ``addresses`` that are not Unix sockets."""
         return tuple(each for each in self.addresses if socket_path(each) is None)
 
     @property

@@ -1,1 +1,1 @@
-"""What clients have by name: sessions, snapshots, saved slots, responses."""
+"""Objects that clients name: sessions, snapshots, saved slots, responses."""

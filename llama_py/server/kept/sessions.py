@@ -43,7 +43,7 @@ _RETRY = 1.0
 
 
 def conversations_of(llama: Llama) -> Conversations:
-    """What a model has in memory."""
+    """A model's conversations in memory."""
     loaded = llama.runtime.loaded
     if not loaded.isolated:
         return Conversations(loaded)

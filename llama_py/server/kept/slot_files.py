@@ -132,7 +132,7 @@ class SlotFiles:
         except FileNotFoundError:
             return path
         if not stat.S_ISREG(kind):
-            raise _refused(f"filename={name!r} is no regular file")
+            raise _refused(f"filename={name!r} is not a regular file")
         return path
 
     def _check_room(self, folder: Path, path: Path, nbytes: int) -> None:

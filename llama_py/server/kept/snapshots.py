@@ -76,7 +76,7 @@ class Snapshot:
         return digest.hexdigest()
 
     def described(self) -> dict[str, Any]:
-        """What its owner is told."""
+        """The description for its owner."""
         return {
             "object": "session.snapshot",
             "name": self.name,
@@ -210,7 +210,7 @@ class SessionSnapshots:
         return confirmed.described()
 
     def _check_room(self, state: StoredState, others: int) -> None:
-        """Raise ``RequestError`` if a state does not fit beside so many bytes that stay."""
+        """Raise ``RequestError`` if a state does not fit beside this many bytes that stay."""
         left = self._capacity - others
         if state.nbytes > left:
             raise RequestError(

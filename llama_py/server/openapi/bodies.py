@@ -1,4 +1,4 @@
-"""What requests carry, as JSON schemas."""
+"""Request bodies, as JSON schemas."""
 
 from __future__ import annotations
 
@@ -388,7 +388,9 @@ def _native_options(settings: Settings) -> dict[str, Schema]:
         options[theirs] = options.pop(ours)
     return {
         "model": _MODEL,
-        "n_predict": said({**INTEGER, "minimum": -1}, "Most tokens to generate; -1 is no limit."),
+        "n_predict": said(
+            {**INTEGER, "minimum": -1}, "Most tokens to generate; -1 means no limit."
+        ),
         "stream": _STREAM,
         "stop": said(listing(STRING, maxItems=settings.max_stops), "Texts that end the reply."),
         "n_probs": {**INTEGER, "minimum": 0, "maximum": settings.max_top_logprobs},

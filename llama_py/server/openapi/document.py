@@ -30,7 +30,7 @@ _KEYS: list[dict[str, list[str]]] = [{"bearer": []}, {"x-api-key": []}]
 
 
 def document(settings: Settings, operations: Operations) -> dict[str, Any]:
-    """What clients can ask of a server."""
+    """The OpenAPI description of a server."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations.described:
         for path in operation.paths:

@@ -1,4 +1,4 @@
-"""What the server answers, as JSON schemas."""
+"""Response bodies, as JSON schemas."""
 
 from __future__ import annotations
 

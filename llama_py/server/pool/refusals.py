@@ -50,7 +50,7 @@ def not_found(name: str, offered: Iterable[ServedModel]) -> RequestError:
 
 
 def failed(model: ServedModel, error: Exception, pause: float) -> RequestError:
-    """It cannot be loaded, and is left alone for so many seconds."""
+    """It cannot be loaded, and is left alone for this many seconds."""
     reason = reason_of(error, model)
     message = f"the model {model.id} cannot be loaded: {reason}"
     return RequestError(Kind.UNAVAILABLE, message, "model", retry_after=pause)
@@ -83,7 +83,7 @@ def stopping() -> RequestError:
 
 
 def keeps_dying(model: ServedModel, pause: float) -> RequestError:
-    """Its own process died again and again, and is left alone for so many seconds."""
+    """Its own process died again and again, and is left alone for this many seconds."""
     message = (
         f"the process of the model {model.id} died several times in a row; it is started again in "
         f"{pause:.0f} s"

@@ -1,4 +1,4 @@
-"""What several modules of routes need."""
+"""Helpers of several modules of routes."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ async def _asset(request: Request) -> Response:
     return _send(request, file)
 
 
-# Browsers ask for these by themselves, which is no attempt to get in without a key.
+# Browsers ask for these by themselves, which is not an attempt to get in without a key.
 @ROUTES.get("/index.html", "/favicon.ico", operation=Operation(PUBLIC))
 @NO_ROUTES.get("/", "/index.html", "/favicon.ico", operation=Operation(PUBLIC))
 async def _absent(request: Request) -> Response:

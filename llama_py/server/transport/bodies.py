@@ -78,7 +78,7 @@ def model_of(body: Mapping[str, Any]) -> str | None:
     """The name of the model that a request asks for, or None.
 
     Raises:
-        RequestError: it is no string.
+        RequestError: it is not a string.
     """
     model = body.get("model")
     if model is not None and not isinstance(model, str):
@@ -158,4 +158,4 @@ def _parse(data: bytes) -> Any:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

@@ -21,7 +21,7 @@ def parse_form(data: bytes, content_type: str) -> dict[str, Any]:
     """Texts by their names, and bytes for files. Of fields with the same name the last one counts.
 
     Raises:
-        RequestError: it is no form.
+        RequestError: it is not a form.
     """
     found = _BOUNDARY.search(content_type)
     if found is None:
@@ -65,4 +65,4 @@ def _add(form: dict[str, Any], data: bytes, start: int, end: int) -> None:
 
 
 def _broken(why: str) -> RequestError:
-    return RequestError(Kind.INVALID_VALUE, f"the body is no multipart form: {why}")
+    return RequestError(Kind.INVALID_VALUE, f"the body is not a multipart form: {why}")

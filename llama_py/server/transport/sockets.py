@@ -106,7 +106,7 @@ def _remove_stale(path: Path) -> None:
     """Remove the socket of a server that is gone. Anything else is left alone."""
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
-            raise FileExistsError(errno.EEXIST, "there is a file, which is no socket")
+            raise FileExistsError(errno.EEXIST, "there is a file, which is not a socket")
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

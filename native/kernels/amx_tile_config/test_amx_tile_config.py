@@ -38,7 +38,7 @@ def gcc() -> str:
         pytest.skip("needs g++ and objdump")
     known = run(compiler, "-march=sapphirerapids", "-x", "c++", "-E", "-dM", "/dev/null")
     if known.returncode or "__clang__" in known.stdout or "__AMX_INT8__" not in known.stdout:
-        pytest.skip("this g++ is no GCC that knows -march=sapphirerapids")
+        pytest.skip("this g++ is not a GCC that knows -march=sapphirerapids")
     return compiler
 
 

@@ -14,7 +14,7 @@ import pytest
 from llama_py._native import ggml_h as G
 from llama_py._native.loader import build_info
 
-#: Heads that are no multiple of a vector: others are computed by attention_heads.h, where it can.
+#: Heads that are not multiple of a vector: others are computed by attention_heads.h, where it can.
 CELLS, HEAD, HEADS, HEADS_KV = 440, 36, 6, 2
 #: Tokens from which on ggml's own choice is tiles, and their height.
 TILE = 64

@@ -83,7 +83,7 @@ from pathlib import Path
 from llama_py import Llama
 
 def own():
-    "Bytes of this process that are no pages of files."
+    "Bytes of this process that are not pages of files."
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["RssAnon"].split()[0]) << 10
 

@@ -39,7 +39,7 @@ LEFT = {
 
 
 def printing(llama_cpp: Path, *patterns: str) -> set[str]:
-    """The files that print on standard error, in code that is no comment."""
+    """The files that print on standard error, in code that is not a comment."""
     files = {path for pattern in patterns for path in llama_cpp.glob(pattern)}
     assert files
     found = set()

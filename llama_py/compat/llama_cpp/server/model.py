@@ -13,7 +13,7 @@ from llama_py.compat.llama_cpp.server.settings import ModelSettings
 
 __all__ = ["LlamaProxy", "arguments_of"]
 
-#: Settings that are no arguments of ``Llama``.
+#: Settings that are not arguments of ``Llama``.
 _NOT_OF_LLAMA = (
     "model",
     "model_alias",

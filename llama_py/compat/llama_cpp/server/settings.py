@@ -110,7 +110,7 @@ _SERVER: dict[str, Field] = {
 
 
 class _Base:
-    """What all settings have in common.
+    """The base of all settings.
 
     Attributes:
         model_fields: type and default of each setting.

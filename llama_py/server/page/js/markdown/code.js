@@ -24,7 +24,7 @@ export function codeBlock(block) {
 export function growCode(figure, block, old) {
   if (old.closed || block.language !== old.language) return false;
   const code = figure.querySelector("code");
-  // What may have been the first signs of a last line with the fence is no code then.
+  // What may have been the first signs of a last line with the fence is not a code then.
   if (old.text.startsWith(block.text)) cutText(code, old.text.length - block.text.length);
   else if (block.text.startsWith(old.text)) addText(code, block.text.slice(old.text.length));
   else return false;
@@ -59,7 +59,7 @@ function endOfLine(text, from) {
   return at < 0 ? text.length : at + 1;
 }
 
-/** Takes so many characters from the end. */
+/** Takes this many characters from the end. */
 function cutText(code, length) {
   for (let left = length; left > 0; ) {
     const group = code.lastChild;

@@ -131,7 +131,7 @@ function parameterField({ name, label, min, max, step, help }, options, defaults
 
 function problemOf(control, step, min, max) {
   const { value, validity } = control;
-  if (validity.badInput) return "This is no number.";
+  if (validity.badInput) return "This is not a number.";
   if (value === "") return "";
   if (step % 1 === 0 && !Number.isInteger(Number(value))) return "This has to be a whole number.";
   if (validity.rangeUnderflow) return `At least ${min}.`;
