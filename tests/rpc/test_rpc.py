@@ -205,7 +205,7 @@ def test_what_does_not_fit_is_refused_or_stays_here() -> None:
             assert reply(llm)[0] == reply(here)[0]
 
 
-# -- other things than servers ----------------------------------------------------------------------
+# -- other things than servers ---------------------------------------------------------------------
 
 
 def closes(connection: socket.socket) -> None:

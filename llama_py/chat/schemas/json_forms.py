@@ -61,7 +61,7 @@ INTEGER = f"-?{NATURAL}"
 
 
 def _behind(digits: int) -> str:
-    """The possible continuation of this many digits before the point: a fraction, or more digits."""
+    """The continuation of this many digits before the point: a fraction, or more digits."""
     room = SIGNIFICANT - digits
     more = f"[0-9]{_behind(digits + 1)}" if room > 1 else f"[0-9]{{1,{WHOLE - digits}}}"
     return rf"(\.[0-9]{{1,{room}}}|{more})?"

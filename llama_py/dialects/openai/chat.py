@@ -94,7 +94,7 @@ def parse_chat(
 
     Args:
         messages: OpenAI messages.
-        lenient_tools: parts of tools' schemas that cannot be enforced are allowed (``enforceable``).
+        lenient_tools: parts of schemas that cannot be enforced are allowed (``enforceable``).
         goes_on: an assistant message at the end is the beginning of the reply, unless
             ``continue_final_message`` says something else.
         zero_counts: a ``max_tokens`` of 0 is a reply without tokens, and not one without a limit.
