@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from starlette.requests import Request
@@ -16,7 +16,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from llama_py.dialects.failures import Kind
-from llama_py.quick_dataclass import dataclass
 from llama_py.server.access.keys import CHAT
 
 __all__ = [
