@@ -93,9 +93,20 @@ def _opening(body: Mapping[str, Any]) -> Iterator[str]:
             yield value[:BLOCK]
         elif isinstance(value, Sequence):
             for each in value:
-                yield _text(each)
+                yield _text(_abridged(each))
                 if not isinstance(each, Mapping) or each.get("role") == "user":
                     return
+
+
+def _abridged(value: Any) -> Any:
+    """The same for the same value, without what is as long as a picture: the encoder of JSON would
+    hold up all threads for it."""
+    if isinstance(value, str):
+        long = len(value) > BLOCK
+        return _digest(b"", value.encode("utf-8", "surrogatepass")).hex() if long else value
+    if isinstance(value, Mapping):
+        return {name: _abridged(each) for name, each in value.items()}
+    return [_abridged(each) for each in value] if isinstance(value, list) else value
 
 
 def _digest(before: bytes, piece: bytes) -> bytes:
