@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PATTERNS = {
-    "whoever": re.compile(r"\b[Ww]hoever\b"),
+    "whoever": re.compile(r"\bwhoever\b", re.IGNORECASE),
     "is no": re.compile(r"\b(?:is|are) no [a-z]+"),
     "so many": re.compile(r"\b[Ss]o many\b"),
 }
