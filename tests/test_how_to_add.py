@@ -1,4 +1,4 @@
-"""Additions that ARCHITECTURE.md describes, made to a copy of the package, in the files it names."""
+"""Additions that ARCHITECTURE.md describes, made to a copy of the package, in the named files."""
 
 from __future__ import annotations
 
