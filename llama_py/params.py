@@ -9,7 +9,7 @@ names the parameter and the range, before anything native is touched.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llama_py.errors import ParameterError, ParameterTypeError, shown
@@ -21,7 +21,6 @@ from llama_py.options.values import (
     LogitsProcessor,
     StoppingCriteria,
 )
-from llama_py.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,10 +15,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from llama_py.quick_dataclass import dataclass
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
 __all__ = ["PACKAGES", "Plugin", "chosen_cpu", "in_silence", "load_plugins", "plugins"]

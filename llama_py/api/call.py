@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from llama_py.api.overflow import OverflowReport
@@ -23,7 +24,6 @@ from llama_py.dialects.openai.types import (
 )
 from llama_py.engine.request import Event, FinishEvent, Record
 from llama_py.memory.sequences import ReuseInfo
-from llama_py.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llama_py.dialects.openai.chat import ChatCall

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 
 from llama_py.core.device_memory import DeviceMemory
 from llama_py.engine.metrics import Metrics
 from llama_py.errors import EngineDeadError
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["ContextFacts", "EngineReport", "ProcessStatus"]
 

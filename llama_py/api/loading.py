@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -41,7 +41,6 @@ from llama_py.memory.text_keys import TextKeys
 from llama_py.options import LOAD
 from llama_py.options.drafters import Speculative
 from llama_py.params import ContextParams, ModelParams
-from llama_py.quick_dataclass import dataclass
 from llama_py.states.ram import LlamaRAMCache
 from llama_py.states.state import StoredState
 from llama_py.version import LLAMA_CPP_COMMIT

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 from llama_py.errors import ContextOverflowError, ParameterTypeError
 from llama_py.params import check_number
-from llama_py.quick_dataclass import dataclass
 from llama_py.tenants import Remembered
 
 __all__ = ["MessageSizes", "OverflowPolicy", "OverflowReport", "TrimMessages", "fit"]

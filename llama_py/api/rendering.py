@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,6 @@ from llama_py.errors import (
 from llama_py.gguf.reader import read_header
 from llama_py.media.reading import MediaReading
 from llama_py.options.checks import whole_text
-from llama_py.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llama_py.chat.conversation import AudioPart, ImagePart

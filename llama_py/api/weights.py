@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from llama_py.core import backend
@@ -14,7 +14,6 @@ from llama_py.errors import ParameterError
 from llama_py.gguf.check import check_model_file
 from llama_py.options.drafters import Speculative, as_speculative
 from llama_py.params import ContextParams, ModelParams
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Weights", "context_params_of", "read_weights"]
 

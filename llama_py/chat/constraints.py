@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +28,6 @@ from llama_py.core.chat import ReplyParser
 from llama_py.core.grammar.gbnf_check import check_gbnf
 from llama_py.errors import GrammarError, ParameterError, TemplateError, shown
 from llama_py.params import GrammarSpec, TokenConstraint
-from llama_py.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llama_py.chat.templates.template import ChatTemplate

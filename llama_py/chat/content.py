@@ -17,7 +17,7 @@ import re
 import secrets
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import Any
 
@@ -26,7 +26,6 @@ from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.templates.markup import Markup
 from llama_py.errors import ParameterError, TemplateError
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["render_content"]
 

@@ -7,10 +7,8 @@ here is checked; who makes them has checked what came in.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
-
-from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "AudioPart",

@@ -7,7 +7,7 @@ them is checked here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from llama_py.chat.checks import check_json
@@ -20,7 +20,6 @@ from llama_py.chat.conversation import (
 from llama_py.chat.schemas.bounds import check_bounds, check_tools
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import LOAD
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["ChatRequest", "check_names"]
 

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.wrapping import BARE, Wrapping, reads_reasoning, wrapping_of
 from llama_py.params import GrammarSpec
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["NO_REASONING", "Reasoning", "ReasoningWatch", "reasoning_of"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from llama_py.chat.calls.plain_calls import PlainCalls
 from llama_py.params import GrammarSpec, TokenConstraint
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["RenderedChat"]
 

@@ -13,14 +13,13 @@ import logging
 import secrets
 import string
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from llama_py.chat.calls.plain_calls import PlainCallReader
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.schemas.json_place import broken_off
 from llama_py.core.chat import ReplyParser
-from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "ChatStream",

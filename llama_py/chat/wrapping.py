@@ -8,10 +8,10 @@ reasoning or the beginning of the reply, and those behind it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from llama_py.chat.calls import peg
 from llama_py.chat.calls.peg import Arena
-from llama_py.quick_dataclass import dataclass
 from llama_py.tenants import remembering
 
 __all__ = ["BARE", "Mark", "Wrapping", "reads_reasoning", "says_one_answer", "wrapping_of"]

@@ -8,13 +8,13 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_py.cli import fit, options, projectors
 from llama_py.cli.sizes import shown_bytes
 from llama_py.errors import InvalidModelError, LibraryNotFoundError, ParameterError
-from llama_py.quick_dataclass import dataclass
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
 if TYPE_CHECKING:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from llama_py.dialects.hints import Hint
-from llama_py.quick_dataclass import dataclass
 from llama_py.server.access.keys import Caller
 
 __all__ = ["AnswerHead", "AnswerTail", "Ask", "Piece"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,6 @@ from llama_py.cluster.policy import PolicySettings
 from llama_py.demo import demo_model_path
 from llama_py.errors import MissingPackageError, ParameterError, UnknownParameterError, shown
 from llama_py.options.checks import check_number
-from llama_py.quick_dataclass import dataclass
 from llama_py.server.config.configuration import Given, read_configuration
 from llama_py.server.config.settings import Settings
 from llama_py.server.serve import check

@@ -17,7 +17,7 @@ import re
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -30,7 +30,6 @@ from llama_py.dialects.failures import Failure, Kind, RequestError, failure_of
 from llama_py.dialects.hints import Hint, hint_of
 from llama_py.dialects.session_ids import label_of, session_of
 from llama_py.errors import ParameterError
-from llama_py.quick_dataclass import dataclass
 from llama_py.server.access.guard import Guard
 from llama_py.server.access.keys import Caller
 from llama_py.server.config.settings import Settings

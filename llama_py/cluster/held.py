@@ -11,9 +11,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
 from llama_py.dialects.hints import Hint
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["HeldTexts"]
 

@@ -20,10 +20,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from llama_py.dialects.hints import Hint
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Choice", "Policy", "PolicySettings", "ReplicaState"]
 

@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from llama_py._native import chat_h
@@ -24,7 +24,6 @@ from llama_py.core.placement import gpus
 from llama_py.errors import NotEnoughMemoryError
 from llama_py.gguf.check import GGUFInfo, check_model_file
 from llama_py.params import ContextParams, ModelParams
-from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "DeviceMemory",

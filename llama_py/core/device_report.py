@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,6 @@ from llama_py._native.loader import build_info
 from llama_py.core import backend, rpc
 from llama_py.core.host.gpus import BUILD_OPTIONS, GPU, find_gpus, hiding_variables
 from llama_py.errors import DeviceUnavailableError
-from llama_py.quick_dataclass import dataclass
 from llama_py.version import __version__
 
 __all__ = ["DeviceReport", "device_report", "gpu_hint", "unused_gpus"]

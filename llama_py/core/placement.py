@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from llama_py._native import ggml_h
@@ -11,7 +12,6 @@ from llama_py.core import backend, rpc
 from llama_py.core.losses import DeviceWatch, watching
 from llama_py.errors import ParameterError
 from llama_py.params import ModelParams
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Placement", "gpus", "named_gpus", "placement"]
 

@@ -14,7 +14,7 @@ import ctypes
 import hashlib
 import os
 import threading
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from llama_py.core.model_files import ModelFiles
 from llama_py.core.rehearsal import rehearse
 from llama_py.errors import InvalidModelError, MediaError, ModelNotFoundError, ParameterError
 from llama_py.gguf.reader import GGUFHeader, read_header
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Cells", "Chunks", "Projector"]
 

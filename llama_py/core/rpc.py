@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +32,6 @@ from llama_py.errors import (
     ParameterError,
     ParameterTypeError,
 )
-from llama_py.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     import socket

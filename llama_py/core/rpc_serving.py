@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from llama_py.core import backend
 from llama_py.core.host.machine import memory_bytes, usable_cores
 from llama_py.core.rpc import DEFAULT_PORT, rpc_library
 from llama_py.errors import DeviceUnavailableError, ParameterError
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["RpcService", "ServiceSettings"]
 

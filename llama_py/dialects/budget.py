@@ -5,6 +5,7 @@ from __future__ import annotations
 from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,6 @@ from llama_py.chat.reasoning import Reasoning, ReasoningWatch, reasoning_of
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.vocab import VocabLike
 from llama_py.params import TokenConstraint
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["BudgetMaker", "ReasoningBudget", "budget_for"]
 

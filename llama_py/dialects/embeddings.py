@@ -6,7 +6,7 @@ import base64
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from llama_py.dialects.token_texts import mixed_tokens
 from llama_py.dialects.wire_json import json_bytes, vector_bytes
 from llama_py.embeddings.inputs import is_single
 from llama_py.errors import MediaError, ParameterError, TokenizationError, shown
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["EmbeddingBody", "encode_native", "encode_openai", "naming", "read_embedding"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -31,7 +31,6 @@ from llama_py.errors import (
     TokenizationError,
     UnknownParameterError,
 )
-from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "Failure",

@@ -14,9 +14,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["BLOCK", "MOST_BLOCKS", "Hint", "hint_of", "opening_of"]
 

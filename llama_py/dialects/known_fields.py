@@ -12,7 +12,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NoReturn, TypeAlias
 
@@ -21,7 +21,6 @@ from llama_py.dialects.fields import missing, whole_number, wrong_type, wrong_va
 from llama_py.dialects.limits import RequestLimits
 from llama_py.errors import ParameterError, shown
 from llama_py.options import CHAT, COMPLETION, SamplingOptions
-from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "CHAT_OPTIONS",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import shown
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["TEMPLATE_KWARGS", "RequestLimits"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from llama_py.chat.checks import check_text
@@ -19,7 +19,6 @@ from llama_py.errors import MediaError, ParameterError, ParameterTypeError, Temp
 from llama_py.media.files import look_at
 from llama_py.media.sources import decode_base64
 from llama_py.options.checks import whole_text
-from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "MEDIA_MARKER",

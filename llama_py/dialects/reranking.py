@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import Fields, as_text, wrong_type, wrong_value
 from llama_py.dialects.known_fields import Dialect, ours
 from llama_py.dialects.limits import RequestLimits
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["RerankBody", "encode_ranking", "read_rerank"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from time import perf_counter
 
 from llama_py.dialects.openai.types import CompletionUsage, Timings
 from llama_py.engine.request import Record
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["PromptProgress", "make_timings", "make_usage"]
 

@@ -8,12 +8,12 @@ what it returns.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llama_py.dialects.failures import Failure
 from llama_py.dialects.usage import PromptProgress
 from llama_py.engine.request import Event, GenerationRequest, Record
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["WireCall", "WireReply"]
 

@@ -9,7 +9,7 @@ handed to it before the context has been made for it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +22,6 @@ from llama_py.embeddings.inputs import Input, MediaInput, Tokens, VectorPiece
 from llama_py.embeddings.pooling import POOLINGS, Rows
 from llama_py.errors import DecodeError, ParameterError
 from llama_py.params import ContextParams
-from llama_py.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llama_py.core.lora import LoraAdapter

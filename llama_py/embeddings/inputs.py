@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,7 +22,6 @@ from llama_py.errors import (
 )
 from llama_py.media.objects import Audio, Image
 from llama_py.options.checks import whole_text
-from llama_py.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llama_py.core.projector import Cells

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +21,6 @@ from llama_py.engine.reply_text import ReplyText
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.memory.media_tokens import media_length
 from llama_py.memory.sequences import Lease, ResolvedPrompt
-from llama_py.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llama_py.engine.media import MediaCells, Medium

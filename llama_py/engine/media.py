@@ -21,7 +21,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,6 @@ from llama_py.media.decoding import read_picture, read_sound
 from llama_py.media.files import look_at
 from llama_py.media.limits import MediaLimits
 from llama_py.memory.media_tokens import media_tokens
-from llama_py.quick_dataclass import dataclass
 from llama_py.tenants import Remembered, tenant, working_for
 
 __all__ = [

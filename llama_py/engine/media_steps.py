@@ -7,6 +7,7 @@ request waits, and the others go on. Beside streams, every second step is theirs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,6 @@ from llama_py.engine.generation import Generation
 from llama_py.engine.in_flight import InFlight
 from llama_py.engine.scheduler import Prefill, StepPlan
 from llama_py.errors import LlamaError, MediaError
-from llama_py.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llama_py.core.projector import Cells

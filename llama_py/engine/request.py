@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,6 @@ from llama_py.memory.sequences import ReuseInfo
 from llama_py.memory.text_keys import TextMedium
 from llama_py.options.drafters import Speculative
 from llama_py.params import GenerationParams, SamplingParams
-from llama_py.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llama_py.engine.media import PlacedMedium

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,6 @@ from llama_py.engine.media_steps import MediaVectors
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.scheduler import Decode, Entry, Prefill, StepPlan, Verify
 from llama_py.engine.tuned_threads import TunedThreads
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Runner", "StepOutcome"]
 

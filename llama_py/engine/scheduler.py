@@ -33,9 +33,8 @@ less than a quarter of the step is left, it waits for the next one, and prompts 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
-
-from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "Decode",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,6 @@ from llama_py.errors import InvalidModelError, ModelNotFoundError
 from llama_py.gguf.check import GGUFInfo, check_is_gguf
 from llama_py.gguf.reader import GGUFHeader, GGUFTensor, read_header
 from llama_py.gguf.rules import NOT_FOR_WEIGHTS
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["AdapterInfo", "check_adapter_file"]
 

@@ -11,6 +11,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,6 @@ from typing import Final
 from llama_py.errors import InvalidModelError, ModelNotFoundError
 from llama_py.gguf.reader import GGUFArray, GGUFHeader, Scalar, read_header
 from llama_py.gguf.rules import check_rules
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["GGUFInfo", "check_is_gguf", "check_model_file"]
 

@@ -14,12 +14,12 @@ import math
 import mmap
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from llama_py.errors import InvalidModelError
 from llama_py.gguf.strings import end_of_strings
-from llama_py.quick_dataclass import dataclass
 from llama_py.regular_files import open_regular
 
 __all__ = ["GGML_TYPES", "GGUFArray", "GGUFHeader", "GGUFTensor", "Scalar", "read_header"]

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
-
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["MAX_LENGTH", "MAX_NESTING", "template_problem"]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from llama_py.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

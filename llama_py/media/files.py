@@ -3,10 +3,10 @@ here. What is in it is for the libraries that decode it (``decoding.py``)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from llama_py.errors import MediaError
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["MediaFile", "look_at"]
 

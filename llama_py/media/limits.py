@@ -5,9 +5,8 @@ Every model has them, and few see a picture: what reads those is imported with t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["MediaLimits"]
 

@@ -18,6 +18,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -43,7 +44,6 @@ from llama_py.memory.state_loader import StateLoad, StateLoader
 from llama_py.memory.stores import Fingerprint, Refused, Stores
 from llama_py.memory.text_keys import TextKeys, TextMedium, Tokenizer
 from llama_py.memory.transfers import Transfers
-from llama_py.quick_dataclass import dataclass
 from llama_py.states.prefix import TokenInput
 from llama_py.states.state import StoredState
 from llama_py.states.store import StateStore

@@ -7,7 +7,7 @@ and decides as soon as both are known. On the CPU nobody notes anything, and fix
 
 from __future__ import annotations
 
-from llama_py.quick_dataclass import dataclass
+from dataclasses import dataclass
 
 __all__ = ["LEAST_OFFLOADED", "LOAD_MARGIN", "Costs"]
 

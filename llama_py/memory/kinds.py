@@ -14,13 +14,13 @@ contain. Three traps decide the answers:
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.memory.positions import TEXT, Positions
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["MemoryKind", "MemoryTraits", "ModelFacts", "SequenceMemory", "traits_of"]
 

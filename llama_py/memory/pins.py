@@ -9,13 +9,13 @@ begins with it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.sequences import LiveSequence, Namespace, ResolvedPrompt
-from llama_py.quick_dataclass import dataclass
 from llama_py.states.state import Key
 from llama_py.states.store import StateStore
 

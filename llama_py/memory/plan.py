@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from llama_py.memory.costs import LOAD_MARGIN, Costs
 from llama_py.memory.kinds import MemoryTraits
 from llama_py.memory.positions import TEXT, Positions
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Action", "HeldPrefix", "ReusePlan", "plan_reuse"]
 

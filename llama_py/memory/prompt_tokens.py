@@ -15,13 +15,13 @@ All texts here are keys (``text_keys.py``): a special token is never the same as
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import IntFlag
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.memory.text_keys import MARK, PromptText, TextKeys
-from llama_py.quick_dataclass import dataclass
 from llama_py.states.prefix import TextPath
 
 __all__ = ["Reading", "Source", "align", "read_prompt", "reply_ends"]

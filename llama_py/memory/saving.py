@@ -18,6 +18,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,6 @@ from numpy.typing import NDArray
 from llama_py.errors import LlamaError, StateError
 from llama_py.memory.kinds import MemoryKind
 from llama_py.memory.sequences import Kept, LiveSequence, Runs, cut_at
-from llama_py.quick_dataclass import dataclass
 from llama_py.states.state import Key, Segment, StoredState
 from llama_py.states.store import StateStore
 

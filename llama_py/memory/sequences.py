@@ -12,7 +12,7 @@ import itertools
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile, zip_longest
 from typing import Literal, cast
 
@@ -24,7 +24,6 @@ from llama_py.memory.media_tokens import any_media, border
 from llama_py.memory.positions import TEXT, Positions
 from llama_py.memory.prompt_tokens import Source
 from llama_py.memory.text_keys import TextKeys
-from llama_py.quick_dataclass import dataclass
 from llama_py.states.prefix import TokenInput, common_tokens
 from llama_py.states.state import Refusal, Segment
 from llama_py.states.store import StateStore

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -24,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import TokenizationError
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["MARK", "PromptText", "TextKeys", "TextMedium", "TokenKey", "Tokenizer"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from llama_py.memory.index import CacheIndex
@@ -24,7 +24,6 @@ from llama_py.memory.saving import Copying, Saving, hurried
 from llama_py.memory.sequences import Lease, LiveSequence, ResolvedPrompt
 from llama_py.memory.state_loader import StateLoad, StateLoader
 from llama_py.memory.stores import StoredSource, Stores
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Transfers"]
 

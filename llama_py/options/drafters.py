@@ -8,13 +8,13 @@ comes, and never what it says.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options.checks import check_bool, check_number
 from llama_py.options.lookup import LONGEST_MATCH, followed, renamed
 from llama_py.options.values import read_path
-from llama_py.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "Default",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from llama_py.engine.request import Record
-from llama_py.quick_dataclass import dataclass
 from llama_py.server.access.keys import Caller
 
 __all__ = ["RequestRecord"]

@@ -27,6 +27,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
@@ -35,7 +36,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import StateError
-from llama_py.quick_dataclass import dataclass
 from llama_py.regular_files import open_regular
 from llama_py.states.state import Checkpoint, EntryInfo, Key, Segment, StoredState
 

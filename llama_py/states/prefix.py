@@ -27,6 +27,7 @@ import weakref
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Generic, NamedTuple
 
@@ -35,7 +36,6 @@ from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from llama_py.errors import ParameterError
-from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "H",

@@ -10,13 +10,13 @@ of other settings: it may have been written by anybody.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import ParameterError
-from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "Checkpoint",

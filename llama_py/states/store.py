@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +15,6 @@ from typing_extensions import Self
 
 from llama_py import forks
 from llama_py.errors import ClosedError, ParameterError, ParameterTypeError
-from llama_py.quick_dataclass import dataclass
 from llama_py.states.catalog import Catalog
 from llama_py.states.prefix import TextPath
 from llama_py.states.state import EntryInfo, Key, StoredMatch, StoredState

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotYet
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -34,7 +34,6 @@ from llama_py.errors import (
 )
 from llama_py.options.checks import whole_text
 from llama_py.params import check_bool, check_number
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["EmbeddingCalls", "PendingEmbedding", "Progress", "Ranked", "own_pooling"]
 

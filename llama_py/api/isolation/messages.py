@@ -7,6 +7,7 @@ gives out; requests have numbers of its own, by which events come back.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -15,7 +16,6 @@ import numpy as np
 from llama_py.api.facts import ContextFacts
 from llama_py.core.host.machine import memory_bytes
 from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent, TokenLogprobs
-from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "LARGE",

@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,6 @@ from llama_py.errors import (
     LlamaError,
     shown,
 )
-from llama_py.quick_dataclass import dataclass
 from llama_py.version import __version__
 
 __all__ = ["ModelProcess"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -26,7 +27,6 @@ from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state_loader import StateLoad
 from llama_py.params import check_number
-from llama_py.quick_dataclass import dataclass
 from llama_py.states.state import StoredState, refusal, why_refused
 
 __all__ = ["Conversations", "HeldConversation", "Which", "Work"]

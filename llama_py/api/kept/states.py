@@ -7,6 +7,7 @@ and never taken from a sequence that a request is using.
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state_loader import StateLoad
 from llama_py.params import check_number
-from llama_py.quick_dataclass import dataclass
 from llama_py.states.state import StoredState, refusal, why_refused
 
 __all__ = ["LlamaState", "SnapshotInfo", "States"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -31,7 +32,6 @@ from llama_py.errors import (
     QueueFullError,
 )
 from llama_py.params import GenerationParams, SamplingParams, check_number
-from llama_py.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llama_py.memory.sequences import LiveSequence

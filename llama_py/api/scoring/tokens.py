@@ -8,6 +8,7 @@ the end of its prefix, and compared with that end tokenized alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, TypeAlias
 
@@ -20,7 +21,6 @@ from llama_py.memory.prompt_tokens import align
 from llama_py.memory.text_keys import TextKeys
 from llama_py.options.checks import whole_text
 from llama_py.params import check_number
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Continuations", "Prefix", "read_continuations", "read_prefix"]
 

@@ -9,11 +9,11 @@ is no token of the vocabulary, its last letters may share one with what comes ne
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice, takewhile
 
 from llama_py.chat.calls import peg
 from llama_py.chat.calls.peg import Arena
-from llama_py.quick_dataclass import dataclass
 from llama_py.tenants import remembering
 
 __all__ = ["SPACE", "CallOpening", "openings_of"]

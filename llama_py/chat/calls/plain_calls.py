@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,6 @@ from llama_py.core.chat import schema_to_gbnf
 from llama_py.core.grammar.sampler import spells
 from llama_py.errors import GrammarError, LlamaError
 from llama_py.params import GrammarSpec
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["FoundCall", "PlainCallReader", "PlainCalls", "plain_calls_of", "with_vocab"]
 

@@ -6,7 +6,7 @@ and after the messages of each role. The tokenizer adds BOS.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -15,7 +15,6 @@ from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.templates.system import FixedSlots, place_system
 from llama_py.errors import TemplateError
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["FORMATS", "NamedFormat"]
 

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from time import perf_counter
 from typing import Any
@@ -35,7 +36,6 @@ from llama_py.chat.vocab import VocabLike
 from llama_py.chat.wrapping import Wrapping
 from llama_py.errors import GrammarError
 from llama_py.params import TokenConstraint
-from llama_py.quick_dataclass import dataclass
 from llama_py.tenants import Remembered
 
 __all__ = [

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from llama_py import forks
 from llama_py.chat.reasoning import NO_REASONING, Reasoning, ReasoningWatch
 from llama_py.chat.schemas.json_forms import SPACES, TABS
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["AnswerWatch", "Spaces", "WatchedAnswer", "spaces_of"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
 from llama_py.chat.schemas.json_forms import DECIMAL, SIGNIFICANT, WHOLE
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["BOUNDS", "NumberRange", "number_ranges"]
 

@@ -13,6 +13,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise, product, starmap
 from typing import Any, Literal, NamedTuple
@@ -22,7 +23,6 @@ from llama_py.chat.templates.capabilities import capabilities_of, tells_nothing_
 from llama_py.chat.templates.python_jinja import template_of
 from llama_py.core.chat import TemplateHandle
 from llama_py.errors import TemplateError, TemplateLimitError
-from llama_py.quick_dataclass import dataclass
 from llama_py.tenants import Remembered
 
 __all__ = ["TemplateEngine"]

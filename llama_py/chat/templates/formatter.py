@@ -7,10 +7,10 @@ It renders as all templates are rendered (``python_jinja``), without the parsers
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llama_py.chat.templates.python_jinja import JinjaTemplate
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["ChatFormatter", "ChatFormatterResponse", "Jinja2ChatFormatter"]
 

@@ -9,11 +9,10 @@ depends on those before it, and not on what later turns add.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from llama_py.chat.conversation import Message, Part, Text, ToolCall, ToolResult
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["FixedSlots", "Slots", "fused", "has_system", "is_system", "place_system"]
 

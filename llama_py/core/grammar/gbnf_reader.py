@@ -8,12 +8,11 @@ reader rewrites repetitions by the same rules and counts what they would become,
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from llama_py.core.host.gil_yield import GilYield
 from llama_py.errors import GrammarError
-from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "MOST_BYTES",

@@ -9,10 +9,9 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["BUILD_OPTIONS", "GPU", "find_gpus", "hiding_variables"]
 

@@ -11,13 +11,14 @@ is judged rather too small, so that nothing is refused that would fit.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from llama_py.core.host.footprint import cache_bytes
 from llama_py.core.host.machine import addresses_left, memory_left
 from llama_py.core.placement import gpus
 from llama_py.errors import NotEnoughMemoryError
 from llama_py.gguf.check import GGUFInfo
 from llama_py.params import ContextParams, ModelParams
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Needs", "cells_are_usual", "check_memory", "needs"]
 

@@ -14,7 +14,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
@@ -33,7 +33,6 @@ from llama_py.chat.conversation import (
 from llama_py.dialects.media_parts import PlacedImage, is_picture_url
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.media.sources import decode_base64
-from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "HIDDEN",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from llama_py.chat.rendered import RenderedChat
@@ -16,7 +16,6 @@ from llama_py.dialects.failures import Failure, anthropic_error
 from llama_py.dialects.usage import PromptProgress
 from llama_py.dialects.wire_json import event, text_bytes
 from llama_py.engine.request import Event, FinishEvent, Record
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["MessageHead", "MessageReply"]
 

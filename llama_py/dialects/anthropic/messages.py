@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llama_py.chat.enforceable import enforceable, render_leniently
@@ -39,7 +39,6 @@ from llama_py.errors import ParameterError, ParameterTypeError, TemplateError, s
 from llama_py.options import CHAT, ChatOptions
 from llama_py.options.checks import check_number
 from llama_py.options.values import read_stops
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["read_call"]
 

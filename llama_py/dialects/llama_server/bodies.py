@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llama_py.chat.vocab import VocabLike
@@ -29,7 +29,6 @@ from llama_py.engine.request import GenerationRequest, Prompt, Record
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import COMPLETION
 from llama_py.params import GenerationParams
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["read_infill", "read_native", "slot_session"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from llama_py.chat.vocab import VocabLike
@@ -14,7 +14,6 @@ from llama_py.dialects.token_texts import prompt_bytes
 from llama_py.dialects.usage import PromptProgress, make_timings
 from llama_py.dialects.wire_json import frame, text_bytes
 from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["NativeReply", "Shape", "chosen_fields"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -36,7 +37,6 @@ from llama_py.engine.request import GenerationRequest, Record
 from llama_py.errors import ParameterError
 from llama_py.options import CHAT, ChatOptions
 from llama_py.options.checks import check_number
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["ChatCall", "parse_chat"]
 

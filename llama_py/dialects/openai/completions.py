@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,7 +21,6 @@ from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import COMPLETION, MAX_CHOICES, CompletionOptions
 from llama_py.options.checks import check_number, whole_text
 from llama_py.params import GenerationParams
-from llama_py.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llama_py.dialects.media_parts import MarkedPrompt

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from typing_extensions import Self
@@ -38,7 +38,6 @@ from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
 from llama_py.errors import ParameterError
 from llama_py.options import ChatOptions, CompletionOptions
 from llama_py.options.checks import check_bool
-from llama_py.quick_dataclass import dataclass
 from llama_py.version import FINGERPRINT
 
 __all__ = ["CompletionEncoder", "ResponseHead"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from llama_py.chat.rendered import RenderedChat
@@ -23,7 +23,6 @@ from llama_py.dialects.openai.types import (
     FinishReason,
 )
 from llama_py.engine.request import Event, Record, TokenEvent
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["ChatEncoder"]
 

@@ -6,6 +6,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llama_py.chat.rendered import RenderedChat
@@ -27,7 +28,6 @@ from llama_py.dialects.responses.tools import Tools
 from llama_py.dialects.usage import PromptProgress, make_timings
 from llama_py.dialects.wire_json import DONE, json_bytes
 from llama_py.engine.request import Event, Record, TokenEvent
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["AskedResponse", "ResponsesReply"]
 

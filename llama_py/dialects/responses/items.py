@@ -11,7 +11,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -32,7 +32,6 @@ from llama_py.dialects.fields import Fields, as_text, missing, wrong_type, wrong
 from llama_py.dialects.media_parts import PlacedImage, is_picture_url, read_media_part
 from llama_py.dialects.responses.tools import Tools, custom_arguments, skipped
 from llama_py.errors import ParameterError, shown
-from llama_py.quick_dataclass import dataclass
 
 __all__ = [
     "CALL_ID",

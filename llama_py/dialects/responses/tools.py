@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from llama_py.chat.conversation import Tool, ToolChoice
 from llama_py.dialects.fields import Fields, wrong_type, wrong_value
 from llama_py.errors import shown
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["INPUT", "DeclaredTool", "Tools", "custom_arguments", "read_choice", "skipped"]
 

@@ -8,7 +8,7 @@ to it: whatever became of a draft, the next question says so.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +25,6 @@ from llama_py.errors import DecodeError, ParameterError
 from llama_py.memory.sequences import ResolvedPrompt
 from llama_py.options.drafters import DraftModel
 from llama_py.params import ModelParams
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["OpenDraftModel"]
 

@@ -9,7 +9,7 @@ whose hidden states nobody saw, because they were reused, are left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from llama_py.engine.drafts.slots import NoRoomError, Slot, SlotSet, sure_token
 from llama_py.engine.generation import Generation
 from llama_py.errors import DecodeError
 from llama_py.options.drafters import MAX_DRAFT, MTP
-from llama_py.quick_dataclass import dataclass
 from llama_py.states.prefix import common_tokens
 
 __all__ = ["OpenHeads"]

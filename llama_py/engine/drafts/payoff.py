@@ -12,10 +12,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 
 from llama_py.options.drafters import MTP, Drafter, DraftModel, Speculative
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Drafting", "Durations", "StepCosts", "Wish"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeAlias
 
@@ -33,7 +33,6 @@ from llama_py.options.drafters import (
     PromptLookup,
     Speculative,
 )
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["Drafts"]
 

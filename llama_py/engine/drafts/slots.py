@@ -8,12 +8,12 @@ others have asked.
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.quick_dataclass import dataclass
 from llama_py.states.prefix import common_tokens
 
 __all__ = ["NoRoomError", "Slot", "SlotSet", "sure_token"]

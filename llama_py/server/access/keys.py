@@ -12,13 +12,12 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from llama_py.errors import ParameterError, UnknownParameterError, shown
 from llama_py.options.checks import check_number, read_text
-from llama_py.quick_dataclass import dataclass
 from llama_py.server.config.setting_readers import read_list
 
 __all__ = [

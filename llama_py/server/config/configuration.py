@@ -11,14 +11,13 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from llama_py.chat.formats.builtin import is_template
 from llama_py.errors import MissingPackageError, ParameterError, UnknownParameterError, shown
 from llama_py.options import Option
-from llama_py.quick_dataclass import dataclass
 from llama_py.server.access.keys import HIDDEN, ApiKey, key_from_table, read_key_file, single_key
 from llama_py.server.config.model_options import MODEL_FLAGS, MODEL_OPTIONS
 from llama_py.server.config.setting_readers import read_list, socket_path

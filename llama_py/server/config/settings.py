@@ -9,7 +9,7 @@ come from is the business of ``configuration``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, field, fields
+from dataclasses import Field, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +21,6 @@ from llama_py.errors import ParameterError, UnknownParameterError
 from llama_py.options import Option, Table
 from llama_py.options.checks import read_text
 from llama_py.options.marks import Doc, Flag, Range, Reads
-from llama_py.quick_dataclass import dataclass
 from llama_py.server.access.keys import ApiKey, check_keys
 from llama_py.server.config.model_options import check_model_options, no_such, option_files
 from llama_py.server.config.setting_readers import (

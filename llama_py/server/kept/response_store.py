@@ -12,11 +12,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from llama_py.dialects.responses.items import InputHistory, Item
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["ResponseStore", "Responses"]
 

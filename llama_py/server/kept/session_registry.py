@@ -11,12 +11,11 @@ import logging
 import sqlite3
 import threading
 import time
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from llama_py.errors import StorageError
-from llama_py.quick_dataclass import dataclass
 from llama_py.states.database import DATABASE_ERRORS
 from llama_py.states.names import Names
 from llama_py.states.writer import Writer

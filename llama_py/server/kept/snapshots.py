@@ -15,13 +15,12 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llama_py.api.kept.snapshots import check_slots
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import shown
-from llama_py.quick_dataclass import dataclass
 from llama_py.states.state import StoredState
 
 __all__ = ["SessionSnapshots", "Snapshot", "check_name"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from llama_py.dialects.failures import Kind
-from llama_py.quick_dataclass import dataclass
 
 __all__ = ["OPERATIONS", "TAGS", "Operation", "Parameter"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 
 from llama_py.dialects.failures import RequestError
-from llama_py.quick_dataclass import dataclass
 from llama_py.server.pool.served_model import ModelStatus, ServedModel
 
 __all__ = ["Backoff", "Place", "PoolCounters", "Waiter"]
