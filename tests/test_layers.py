@@ -11,12 +11,9 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "llama_py"
 
 LEAVES = {"errors", "forks", "options", "params", "regular_files", "tenants", "version"}
-#: What stands in the place of a module of the standard library.
-LIKE_PYTHONS = {"quick_dataclass"}
 #: Part of the package -> the parts that it may import, besides itself.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
-    "quick_dataclass": set(),
     "version": set(),
     "options": {"errors"},
     "params": {"errors", "options"},
@@ -79,8 +76,7 @@ def absolute(path: Path, node: ast.ImportFrom) -> str:
 
 def parts_imported(path: Path) -> set[str]:
     names = (name.split(".") for name in imports(path))
-    found = {name[1] for name in names if name[0] == "llama_py" and len(name) > 1}
-    return found - LIKE_PYTHONS
+    return {name[1] for name in names if name[0] == "llama_py" and len(name) > 1}
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: p.relative_to(PACKAGE).as_posix())
@@ -145,18 +141,6 @@ def test_ray_is_where_a_cluster_is() -> None:
     for path in modules():
         if part_of(path) not in {"cluster", "cli"}:
             assert "cluster" not in parts_imported(path)
-
-
-def test_classes_of_data_are_the_quick_ones() -> None:
-    """Each of the others takes half a millisecond, and every program waits for some ninety."""
-    slow = {
-        path.relative_to(PACKAGE).as_posix()
-        for path in modules()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.module == "dataclasses"
-        if any(alias.name == "dataclass" for alias in node.names)
-    }
-    assert {part_of(PACKAGE / path) for path in slow} <= {"bench", "compat", "quick_dataclass"}
 
 
 def test_importing_the_package_imports_nothing_else() -> None:

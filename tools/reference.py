@@ -1,7 +1,6 @@
-"""Write ``docs/reference.md`` from the signatures and docstrings of the public names.
+"""The site's page ``reference.md``, from the signatures and docstrings of the public names.
 
-    python -m tools.reference           write it
-    python -m tools.reference --check   fail if it is not up to date
+``python -m tools.reference`` prints it; ``tools.site`` puts it beside the pages of ``docs``.
 
 The public names are those of ``llama_py.__all__``, and the classes in ``REACHABLE``, which calls
 return. Docstrings have Google's sections (``Args:``, ``Raises:``, ...).
@@ -9,13 +8,10 @@ return. Docstrings have Google's sections (``Args:``, ``Raises:``, ...).
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from typing_extensions import is_typeddict
@@ -23,9 +19,7 @@ from typing_extensions import is_typeddict
 import llama_py
 from llama_py import errors
 
-__all__ = ["main", "reference"]
-
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
+__all__ = ["reference"]
 
 #: What is documented first; the other classes follow in alphabetical order.
 FIRST = ("Llama", "AsyncLlama", "ChatSession")
@@ -35,7 +29,7 @@ REACHABLE = ("llama_py.api.sessions.session_reply:TurnStream",)
 _HEAD = """\
 # API reference
 
-Written by `python -m tools.reference` from signatures and docstrings: change those, not this page.
+Written by `tools/reference.py` from signatures and docstrings.
 Terms are explained in the [glossary](glossary.md).
 """
 _SECTIONS = ("Args", "Attributes", "Example", "Raises", "Returns", "Yields")
@@ -258,19 +252,5 @@ def _errors() -> str:
     return f"## Errors\n\n```text\n{inspect.cleandoc(tree)}\n```\n{described}"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Write the page, or check it; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tools.reference", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the page is not up to date")
-    text = reference()
-    if not parser.parse_args(arguments).check:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    print("docs/reference.md is not up to date: run python -m tools.reference", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print(reference(), end="")

@@ -14,6 +14,8 @@ import re
 import shutil
 from pathlib import Path
 
+from tools.reference import reference
+
 __all__ = ["FENCE", "ROOT", "SOURCES", "assemble", "examples", "turned"]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,11 +48,12 @@ ADDRESSES = {
     **PAGES,
     **{f"examples/{name}": f"examples.md#{name[:-3]}" for name in SCRIPTS},
     "README.md": "index.md",
+    "tools/reference.py": "reference.md",
     **FILES,
 }
 #: Pages that a search shows behind those that say how something is done.
 _BEHIND = re.compile(
-    r"(reference|changes|decisions|benchmarks|reuse-savings|contributing|architecture|vendor"
+    r"(changes|decisions|benchmarks|reuse-savings|contributing|architecture|vendor"
     r"|upstream-notes|upstream/.*)\.md"
 )
 _LATE = "---\nsearch:\n  boost: 0.3\n---\n\n"
@@ -69,6 +72,7 @@ def assemble(folder: Path = SOURCES) -> None:
         text = (ROOT / origin).read_text(encoding="utf-8")
         head = _LATE if _BEHIND.fullmatch(place) else ""
         _write(folder / place, head + turned(text, origin, place))
+    _write(folder / "reference.md", _LATE + reference())
     _write(folder / "examples.md", examples())
     for origin, place in {**ASSETS, **FILES}.items():
         _write(folder / place, (ROOT / origin).read_text(encoding="utf-8"))
