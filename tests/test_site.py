@@ -44,7 +44,10 @@ def pages_in(nav: Any) -> Iterator[str]:
 def test_every_page_is_in_the_navigation() -> None:
     listed = [*pages_in(settings()["nav"])]
     docs = {page.name for page in (ROOT / "docs").glob("*.md")}
-    elsewhere = {place for place in PAGES.values() if "/" not in place} | {"examples.md", "reference.md"}
+    elsewhere = {place for place in PAGES.values() if "/" not in place} | {
+        "examples.md",
+        "reference.md",
+    }
     missing = sorted(docs - {*listed})
     assert not missing, f"put these pages into the nav of mkdocs.yml: {missing}"
     assert {*listed} == docs | elsewhere
@@ -62,11 +65,13 @@ def test_every_page_is_on_the_front_page() -> None:
 def test_links_lead_into_the_site() -> None:
     text = (
         "[a](../ARCHITECTURE.md#x) [b](chat.md) [c](#d) [e](https://f.org/g.md)\n"
-        "[h](../examples/chat.py) [i](../LICENSE) [j](../tools/reference.py#llama)\n```\n[a](../ARCHITECTURE.md)\n```\n"
+        "[h](../examples/chat.py) [i](../LICENSE)\n[j](../tools/reference.py#llama)\n"
+        "```\n[a](../ARCHITECTURE.md)\n```\n"
     )
     assert turned(text, "docs/reuse.md", "reuse.md") == (
         "[a](architecture.md#x) [b](chat.md) [c](#d) [e](https://f.org/g.md)\n"
-        "[h](examples.md#chat) [i](../LICENSE) [j](reference.md#llama)\n```\n[a](../ARCHITECTURE.md)\n```\n"
+        "[h](examples.md#chat) [i](../LICENSE)\n[j](reference.md#llama)\n"
+        "```\n[a](../ARCHITECTURE.md)\n```\n"
     )
     note = "native/kernels/gelu/UPSTREAM.md"
     assert turned("[a](../../../docs/chat.md)", note, PAGES[note]) == "[a](../chat.md)"
