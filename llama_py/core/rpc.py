@@ -11,7 +11,6 @@ another machine, without a watch.
 from __future__ import annotations
 
 import ctypes
-import ipaddress
 import logging
 import struct
 import threading
@@ -160,6 +159,8 @@ def add_server(endpoint: str, *, timeout: float = _CHECK, share: bool = True) ->
             _known[where] = found = replace(found, devices=tuple(pointers))
             _pointers.update(pointers)
     _silent.pop(where, None)
+    import ipaddress  # for servers of other machines only
+
     if where not in _warned and not ipaddress.ip_address(address).is_loopback:
         _warned.add(where)
         _log.warning(

@@ -3,7 +3,8 @@
 Callers tokenize, post a job to ``queue.EmbeddingQueue`` and wait. Each thread of the queue takes
 inputs of all jobs (``packing``), runs them through its own contexts, which have no pooling
 (``computing``), and hands the rows to the jobs, which pool (``pooling``). ``pairs`` puts a query
-and a document together for rerankers; ``inputs`` reads what callers give.
+and a document together for rerankers; ``inputs`` reads what callers give; ``vector_cache`` keeps
+vectors of texts on the disk.
 
 On a CPU, small encoders have one thread of the queue per core. One context serves every way of
 pooling, and a long input of a causal model is computed piece by piece; only classification heads,

@@ -7,7 +7,6 @@ process, which llama.cpp ends on some broken files: see ``rules``.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -259,6 +258,8 @@ def _missing_problem(path: Path) -> str:
     if not folder.is_dir():
         return f"{problem}: there is no folder {folder} (the current one is {Path.cwd()})"
     names = [name.name for name in folder.iterdir() if name.is_file()]
+    import difflib  # for the error only
+
     similar = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
     similar = similar or sorted(name for name in names if name.endswith(".gguf"))[:5]
     if similar:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -237,6 +236,8 @@ def refuse_unknown(function: str, name: str, known: Iterable[str]) -> UnknownPar
     """
     names = sorted(known)
     elsewhere = _ELSEWHERE.get(name.lower())
+    import difflib  # for the error only
+
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if elsewhere in names:
         close = [elsewhere]

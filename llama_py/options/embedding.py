@@ -1,11 +1,12 @@
 """The options of ``Embedder``: how a model is loaded that only embeds."""
 
+import os
 from collections.abc import Callable
 from typing import Annotated, Literal
 
 from llama_py.options.loading import MediaOptions, ModelOptions
 from llama_py.options.marks import Default, Doc, Flag, Range, Reads, WithoutDefault
-from llama_py.options.values import read_flash
+from llama_py.options.values import read_flash, read_path
 
 __all__ = ["EmbedderOptions", "Pooling"]
 
@@ -52,6 +53,22 @@ class EmbedderOptions(ModelOptions, MediaOptions, total=False):
             'Flash attention; None and `"auto"` use it on GPUs, for weights that are not in F32, '
             "and for long inputs."
         ),
+    ]
+    cache: Annotated[
+        str | os.PathLike[str] | None,
+        Reads(read_path),
+        Flag("--cache", metavar="DIR", help="keep vectors of texts there, for the next time"),
+        Doc(
+            "A directory that keeps vectors of texts across calls and processes: a text that was "
+            "embedded before, with this model and these options, is not computed again."
+        ),
+    ]
+    cache_bytes: Annotated[
+        int,
+        Range(1 << 20, 2**50),
+        Default(1 << 30),
+        Flag("--cache-bytes", metavar="N", help="the most it takes (default: 1 GiB)"),
+        Doc("Bytes of `cache` on the disk; vectors that were not used for the longest time go."),
     ]
     in_place: Annotated[
         bool,

@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,9 @@ from llama_py.errors import (
 )
 from llama_py.options.checks import whole_text
 from llama_py.params import check_bool, check_number
+
+if TYPE_CHECKING:
+    from llama_py.embeddings.vector_cache import VectorCache
 
 __all__ = ["EmbeddingCalls", "PendingEmbedding", "Progress", "Ranked", "own_pooling"]
 
@@ -69,10 +72,14 @@ class PendingEmbedding(Generic[T]):
         n_tokens: tokens of all inputs together.
     """
 
-    def __init__(self, job: EmbeddingJob, finish: Callable[[], T]) -> None:
+    def __init__(
+        self, job: EmbeddingJob, finish: Callable[[], T], known: Sequence[Input] | None = None
+    ) -> None:
+        """``known`` are inputs that need no computing; None: ``finish`` writes nothing."""
         self._job = job
         self._finish = finish
-        self.n_tokens = sum(map(len, job.inputs))
+        self._known, self._keeps = len(known or ()), known is not None
+        self.n_tokens = sum(map(len, job.inputs)) + sum(map(len, known or ()))
 
     def result(self, timeout: float | None = None, progress: Progress | None = None) -> T:
         """Wait for the result.
@@ -94,7 +101,7 @@ class PendingEmbedding(Generic[T]):
                     self._job.future.exception(left)
                     break
                 if end is not None and time.monotonic() >= end:
-                    done, total = self._job.done, len(self._job.inputs)
+                    done, total = self._progress()
                     raise GenerationTimeout(
                         f"{done} of {total} inputs were embedded within {timeout} seconds"
                     )
@@ -111,13 +118,18 @@ class PendingEmbedding(Generic[T]):
     def _report(self, progress: Progress | None) -> None:
         if progress is None:
             return
-        if progress(self._job.done, len(self._job.inputs)) is False:
+        if progress(*self._progress()) is False:
             raise RequestCancelled("the embedding was stopped, because progress returned False")
+
+    def _progress(self) -> tuple[int, int]:
+        return self._job.done + self._known, len(self._job.inputs) + self._known
 
     async def wait(self, timeout: float | None = None) -> T:
         """``result`` for an event loop. Cancelling the task cancels the call."""
+        import asyncio  # who does not need it starts sooner
+
         await self.wait_done(timeout)
-        return self._finish()
+        return await asyncio.to_thread(self._finish) if self._keeps else self._finish()
 
     def finished(self) -> T:
         """The result of a call that is done."""
@@ -151,6 +163,7 @@ class EmbeddingCalls:
     Args:
         media: its pictures and sounds; None: it reads texts only.
         pooling: how the vectors of a text become one, None for the model's own way.
+        cache: keeps the vectors of texts.
     """
 
     def __init__(
@@ -159,8 +172,10 @@ class EmbeddingCalls:
         queue: EmbeddingQueue,
         media: ModelMedia | None,
         pooling: str | None = None,
+        cache: VectorCache | None = None,
     ) -> None:
         self._model = model
+        self._cache = cache
         self._embedding_queue = queue
         self._media = media
         self.pooling = pooling or own_pooling(model) or "mean"
@@ -187,14 +202,23 @@ class EmbeddingCalls:
         check_dimensions(dimensions, width)
         tokens = self._tokens(inputs, truncate, name)
         table = np.empty((len(tokens), width), np.float32)
+        cache, missing, keys = self._cache, [*range(len(tokens))], list[bytes | None]()
+        if cache is not None:
+            keys = cache.keys(tokens, how)
+            missing = cache.read(keys, table)
 
         def put(index: int, rows: Rows) -> None:
-            table[index] = pool(rows, how)
+            table[missing[index]] = pool(rows, how)
 
         def finish() -> NDArray[np.float32]:
+            if cache is not None:
+                cache.write(keys, table, missing)
             return _one_of(shorten(table, dimensions, normalize), inputs)
 
-        return self._start(tokens, put, finish)
+        wanted = {*missing}
+        known = [each for index, each in enumerate(tokens) if index not in wanted]
+        computed = [tokens[index] for index in missing]
+        return self._start(computed, put, finish, known=None if cache is None else known)
 
     def token_vectors(
         self,
@@ -323,10 +347,11 @@ class EmbeddingCalls:
         finish: Callable[[], T],
         *,
         ranks: bool = False,
+        known: Sequence[Input] | None = None,
     ) -> PendingEmbedding[T]:
         job = EmbeddingJob(tokens, ranks, put)
         self._embedding_queue.submit(job)
-        return PendingEmbedding(job, finish)
+        return PendingEmbedding(job, finish, known)
 
 
 def _one_of(table: Rows, inputs: Any) -> Rows:

@@ -23,10 +23,12 @@ from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.options import EMBEDDER, EmbedderOptions
 from llama_py.options.values import read_path
 from llama_py.params import ContextParams, ModelParams
+from llama_py.version import LLAMA_CPP_COMMIT
 
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama
     from llama_py.core.vocab import Vocab
+    from llama_py.embeddings.vector_cache import VectorCache
 
 __all__ = ["Embedder"]
 
@@ -71,7 +73,11 @@ class Embedder:
         try:
             loaded = self._loaded
             self.calls = EmbeddingCalls(
-                loaded.model, loaded.embedding_queue, loaded.media, given["pooling"]
+                loaded.model,
+                loaded.embedding_queue,
+                loaded.media,
+                given["pooling"],
+                _vector_cache(loaded.model, given),
             )
         except BaseException:
             if self._owned:
@@ -245,6 +251,16 @@ class Embedder:
             return "Embedder(of another process)"
         model = self._loaded.model
         return f"Embedder({Path(model.path).name!r}, n_embd={self.n_embd}, {self.pooling})"
+
+
+def _vector_cache(model: Model, given: Any) -> VectorCache | None:
+    if given["cache"] is None:
+        return None
+    from llama_py.embeddings.vector_cache import VectorCache
+
+    overrides = sorted((model.params.kv_overrides or {}).items())
+    identity = LLAMA_CPP_COMMIT, model.fingerprint, given["flash_attn"], overrides
+    return VectorCache(given["cache"], given["cache_bytes"], identity)
 
 
 def _load(model_path: Any, given: Any) -> LoadedModel:

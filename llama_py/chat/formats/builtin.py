@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +46,8 @@ def builtin_name(template: str) -> str | None:
 
 def nearest(name: str) -> str:
     """A known name that is like an unknown one, or any."""
+    import difflib  # for the error only
+
     near = difflib.get_close_matches(name, named_templates(), n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(named_templates())}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -151,6 +150,8 @@ def get_chat_format(name: str) -> ChatFormat:
         return _Template(_TEMPLATES[name])
     if name.startswith(BUILTIN_PREFIX):
         return BuiltinFormat(name.removeprefix(BUILTIN_PREFIX))
+    import difflib  # for the error only
+
     near = difflib.get_close_matches(name, chat_formats(), n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(chat_formats())}"
     raise ParameterError(f"there is no chat format {name!r}; {hint}")
