@@ -106,6 +106,23 @@ def test_lines_that_are_read_in_two_ways(port: int, form: str, step: int) -> Non
         assert said.startswith(b"HTTP/1.1 400"), said[:200]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [b"\x16\x03\x01\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"x" * 100_000],
+    ids=["TLS", "long"],
+)
+def test_the_log_says_who_was_refused(
+    port: int, said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
+        client.sendall(said)
+        with contextlib.suppress(ConnectionError):
+            while client.recv(1 << 16):
+                pass
+    line = next(each for each in caplog.records if "refused" in each.getMessage())
+    assert vars(line)["fields"]["client"] == "127.0.0.1"
+
+
 def test_a_long_method_and_path_are_not_repeated_in_full() -> None:
     with serving() as server:
         address = httpx.URL(server.url)

@@ -46,7 +46,7 @@ _RELIED_ON = {
         "_unset_keepalive_if_required connection_lost connection_made on_body on_header "
         "on_headers_complete on_message_complete on_response_complete pause_writing resume_writing "
         "timeout_keep_alive_handler",
-        "app cycle flow headers logger loop parser transport url",
+        "app client cycle flow headers logger loop parser transport url",
     ),
     (httptools_impl, "RequestResponseCycle"): (
         "receive send",
@@ -182,7 +182,6 @@ class Connection(httptools_impl.HttpToolsProtocol):
                     return
                 data = self._head_without_offer() + data[upgrade.args[0] :]
             except httptools.HttpParserError:
-                self.logger.warning("Invalid HTTP request received.")
                 self._refuse(Failure(Kind.INVALID_VALUE, "this is not a valid HTTP request"))
                 return
 
@@ -255,6 +254,9 @@ class Connection(httptools_impl.HttpToolsProtocol):
         self._stop_waiting_for_head()
         if self.transport.is_closing():
             return
+        client = self.client[0] if self.client else ""
+        fields = {"client": client, "error": failure.kind.value}
+        self.logger.warning("refused: %s", failure.message, extra={"fields": fields})
         if self._is_idle() or not self.cycle.response_started:
             status, body, _ = openai_error(failure)
             content = json_bytes(body)
