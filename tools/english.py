@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PATTERNS = {
     "whoever": re.compile(r"\bwhoever\b", re.IGNORECASE),
-    "is no": re.compile(r"\b(?:is|are) no [a-z]+"),
+    "is no": re.compile(r"(?<!there )(?<!There )\b(?:is|are) no (?!longer\b|more\b|such\b)[a-z]+"),
     "so many": re.compile(r"\b[Ss]o many\b"),
 }
 #: Of a docstring: a noun says more than a clause.
