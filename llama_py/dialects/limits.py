@@ -118,7 +118,7 @@ class RequestLimits:
             return  # whoever reads it says so
         unknown = next((name for name in given if name not in self.template_kwargs), None)
         if unknown is not None:
-            place = f"chat_template_kwargs.{str(unknown)[:MAX_NAME]}"
+            place = f"chat_template_kwargs.{unknown}"
             message = (
                 f"{shown(place, 200)} is not passed on to templates; leave it out, or list it in "
                 "the server's setting template_kwargs"
