@@ -373,8 +373,10 @@ class HuggingFace:
             return there.name if there.parent.name == "blobs" else ""
         notes = Path(self._local_dir) / ".cache" / "huggingface" / "download"
         try:
-            return (notes / f"{filename}.metadata").read_text(encoding="utf-8").splitlines()[1]
-        except (OSError, IndexError):
+            note = (notes / f"{filename}.metadata").read_text(encoding="utf-8").splitlines()
+            # One that was changed since is its owner's, as for huggingface_hub.
+            return note[1] if path.stat().st_mtime <= float(note[2]) + 1 else ""
+        except (OSError, IndexError, ValueError):
             return ""
 
 

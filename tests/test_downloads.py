@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,6 +89,19 @@ def test_a_file_that_was_damaged_in_the_cache_is_found_out(there: Hub, tmp_path:
     word, message = fetch(there, tmp_path)
     assert (word, "removed" in message) == ("error", True)
     assert fetch(there, tmp_path)[0] == "path"
+
+
+def test_a_file_that_its_owner_has_changed_is_not_removed(
+    there: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = [NAME, str(tmp_path / "local")]
+    path = Path(fetch(there, tmp_path, *more)[1])
+    path.write_bytes(b"GGUF, made here")
+    later = time.time() + 60
+    os.utime(path, (later, later))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert fetch(there, tmp_path, *more)[0] == "path"
+    assert path.read_bytes() == b"GGUF, made here"
 
 
 def test_what_was_right_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,12 @@ _log = logging.getLogger("llama_py.server")
 
 #: Characters of a message: a template's complaint may contain the whole conversation.
 _LONGEST = 1000
+#: Characters of a place, whose names may be a client's own.
+_LONGEST_PLACE = 200
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 class Kind(Enum):
@@ -110,7 +116,8 @@ class RequestError(Exception):
         code: str | None = None,
         retry_after: float | None = None,
     ) -> None:
-        self.failure = Failure(kind, message, param, code, retry_after)
+        place = param if param is None else _cut(param, _LONGEST_PLACE)
+        self.failure = Failure(kind, _cut(message, _LONGEST), place, code, retry_after)
         super().__init__(message)
 
     @classmethod
@@ -181,8 +188,7 @@ def failure_of(error: BaseException) -> Failure:
     for exception, kind in _KINDS:
         if isinstance(error, exception):
             message = _WORDS.get(kind) or getattr(error, "public", None) or str(error)
-            if len(message) > _LONGEST:
-                message = message[: _LONGEST - 1] + "…"
+            message = _cut(message, _LONGEST)
             param = getattr(error, "param", None)
             return Failure(kind, message, param, retry_after=_RETRY_AFTER.get(kind))
     known = isinstance(error, LlamaError)

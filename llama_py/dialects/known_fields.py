@@ -527,7 +527,7 @@ def refuse(name: str, remedy: str) -> NoReturn:
 def note_unknown(names: Sequence[str], limits: RequestLimits) -> None:
     """Fields that are not known mean nothing, or are an error if the server is strict."""
     if names and limits.strict:
-        message = f"the field {names[0]!r} is not known; leave it out"
+        message = f"the field {shown(names[0], 200)} is not known; leave it out"
         raise RequestError(Kind.UNKNOWN_PARAMETER, message, names[0])
     if names:
         _log.debug("fields that are not known are ignored: %s", ", ".join(map(repr, names)))

@@ -303,6 +303,9 @@ def test_a_strict_server() -> None:
         variables = {"chat_template_kwargs": {"mystery": 1}}
         unknown = http.post(CHAT, json={**good, **variables})
         assert error_of(unknown)[1:] == ("unknown_parameter", "chat_template_kwargs.mystery")
+        endless = http.post(CHAT, json={**good, "chat_template_kwargs": {"n" * 100_000: 1}})
+        assert len(endless.content) < 1000
+        assert len(http.post(CHAT, json={**good, "n" * 100_000: 1}).content) < 1000
         assert error_of(http.post(CHAT, json={**good, "n": 2}))[2] == "n"
         assert error_of(http.post(CHAT, json={"messages": [SUM] * 3}))[2] == "messages"
         long = http.post(CHAT, json=user("one two three " * 3000))

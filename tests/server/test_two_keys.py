@@ -28,6 +28,8 @@ from tests.server.test_serve import running
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/PID/task/*/schedstat")
 
 PROJECTOR = Path(__file__).parents[1] / "media" / "data" / "mmproj-demo-f16.gguf"
+#: Nobody reads the log, so that a line for each request would fill the pipe, and stop the server.
+QUIET = ("--log-level", "warning")
 KEYS = ("alice-0123456789abcdef", "bob-0123456789abcdefgh")
 Body = dict[str, Any]
 
@@ -84,7 +86,7 @@ def differences(kind: str, pairs: int) -> list[float]:
     make, found = KINDS[kind], []
     keys = [argument for key in KEYS for argument in ("--api-key", key)]
     with (
-        running(demo_model_path(), "--mmproj", str(PROJECTOR), *keys) as server,
+        running(demo_model_path(), "--mmproj", str(PROJECTOR), *QUIET, *keys) as server,
         httpx.Client(base_url=server.address, timeout=PATIENCE) as http,
     ):
         pid = server.process.pid
