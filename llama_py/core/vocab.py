@@ -116,7 +116,7 @@ class Vocab(Handle[C.llama_vocab_p]):
             found = _NO_CHARACTER.search(raw)
             if found:
                 raise TokenizationError(
-                    f"the bytes {found[0]!r} at {found.start()} are not character of Unicode"
+                    f"the bytes {found[0]!r} at {found.start()} are not a character of Unicode"
                 )
         # One token a byte is the usual upper bound; if there are more, the call says how many.
         room = len(raw) + 8

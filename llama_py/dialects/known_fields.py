@@ -42,7 +42,7 @@ __all__ = [
 
 _log = logging.getLogger("llama_py.server")
 
-#: Options that are not option of a body, or that the server determines.
+#: Options that are not options of a body, or that the server determines.
 NOT_HERE = frozenset(
     {"logits_processor", "stopping_criteria", "on_progress", "overflow", "model", "session_id"}
     | {"user", "speculative"}

@@ -74,7 +74,7 @@ def check(settings: Settings) -> None:
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
     except (OSError, ValueError) as error:
         files = " and ".join(str(each) for each in (settings.tls_cert, settings.tls_key) if each)
-        raise ParameterError(f"{files} are not certificate and its key: {error}") from None
+        raise ParameterError(f"{files} are not a certificate and its key: {error}") from None
 
 
 def serve(

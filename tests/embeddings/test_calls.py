@@ -45,7 +45,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (["a", []], {}, ParameterError, r"inputs\[1\] has no tokens"),
     (["a", [10**6]], {}, TokenizationError, r"inputs\[1\]: .* outside of the vocabulary"),
     ([-1, 2], {}, TokenizationError, r"inputs\[0\]: .* outside of the vocabulary"),
-    (["a", b"\xf7\xbf\xbf\xbf"], {}, TokenizationError, r"inputs\[1\]: .*no character"),
+    (["a", b"\xf7\xbf\xbf\xbf"], {}, TokenizationError, r"inputs\[1\]: .*not a character"),
     (["a", "a " * 511], {}, InputTooLongError, r"inputs\[1\] has 513 tokens.* at most 512"),
     ("a", {"dimensions": 0}, ParameterError, "dimensions=0"),
     ("a", {"dimensions": 65}, ParameterError, "dimensions=65 is more than the 64"),

@@ -94,7 +94,7 @@ def test_constraints_are_made_of_the_vocabulary_of_who_reads_them() -> None:
         spec = compile_schema(schema, here.vocab, "gbnf", reasoning).grammar
         sent = arrived(Codec(here.vocab).encode((maker, inner, spec)))
         found, schema_maker, grammar = Codec(there.vocab, builds=True).decode(sent)
-        with pytest.raises(LlamaError, match="no business"):
+        with pytest.raises(LlamaError, match="VOCAB is not allowed here"):
             Codec(there.vocab).decode(sent)  # in the process that calls, nothing is made of it
         assert found.vocab is there.vocab
         assert (found.closing, found.budget, found.reasoning) == ((4, 5), 2, reasoning)

@@ -357,7 +357,7 @@ def test_models_that_read_text_go_on(blind: Server) -> None:
 
 @pytest.mark.parametrize(
     ("data", "words"),
-    [("AAAA", "no known format"), ("$$$", "no base64"), ("iVBORw0KGgo=", "cannot be decoded")],
+    [("AAAA", "no known format"), ("$$$", "not base64"), ("iVBORw0KGgo=", "cannot be decoded")],
 )
 def test_what_is_broken_has_its_place(server: Server, data: str, words: str) -> None:
     bad = f"data:image/png;base64,{data}"

@@ -348,7 +348,7 @@ def test_tls_and_ctrl_c(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "Traceback" not in err
     (tmp_path / "no.pem").write_text("nothing")
     assert main(["serve", "--tls-cert", str(tmp_path / "no.pem")]) == 2
-    assert "no certificate and its key" in capsys.readouterr().err
+    assert "are not a certificate and its key" in capsys.readouterr().err
 
 
 def test_a_unix_socket(tmp_path: Path) -> None:
@@ -419,7 +419,7 @@ def test_an_ipv6_address_of_all_takes_ipv4_if_it_is_alone() -> None:
 def test_a_file_in_place_of_the_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "llm.sock"
     path.write_text("mine")
-    with pytest.raises(OSError, match="no socket"), listen(Settings(host=f"unix:{path}")):
+    with pytest.raises(OSError, match="not a socket"), listen(Settings(host=f"unix:{path}")):
         pass
     assert path.read_text() == "mine"
 

@@ -172,7 +172,7 @@ def test_links_are_not_followed(http: httpx.Client, folder: Path, dangling: bool
     before = files(folder)
     for action in ("save", "restore"):
         error = act(http, "anna", action, "link.bin", 400)["error"]
-        assert "no regular file" in error["message"]
+        assert "not a regular file" in error["message"]
     assert files(folder) == before
     assert link.is_symlink()
     link.unlink()
@@ -187,7 +187,7 @@ def test_what_is_no_file(http: httpx.Client, folder: Path) -> None:
     for name in ("pipe", "folder"):
         for action in ("save", "restore"):
             error = act(http, "anna", action, name, 400)["error"]
-            assert "no regular file" in error["message"]
+            assert "not a regular file" in error["message"]
     (folder / "pipe").unlink()
     (folder / "folder").rmdir()
 

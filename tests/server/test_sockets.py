@@ -20,7 +20,7 @@ def test_the_numbers_of_errors_are_those_of_the_system(
     monkeypatch.setattr(errno, "EEXIST", 1017)
     monkeypatch.chdir(tmp_path)  # paths of sockets are short
     Path("file").touch()
-    with pytest.raises(OSError, match="no socket") as caught:
+    with pytest.raises(OSError, match="not a socket") as caught:
         _remove_stale(Path("file"))
     assert caught.value.errno == 1017
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:

@@ -72,7 +72,7 @@ def functions(attribute: str) -> list[tuple[str, Any]]:
 def test_what_is_remembered_for_everybody_comes_of_models_and_templates() -> None:
     """``functools.cache`` knows no tenants: what a request has is not to be a key of one."""
     known = {
-        "_address_prototype", "_check_library", "_cpu", "_environment", "_function",
+        "_address_prototype", "_check_library", "_environment", "_function",
         "template_of", "_tells_nothing_apart",
         "_parse_defaults", "_progress_address", "_workers", "gpu_hint", "named_templates",
         "note_ignored", "rpc_library",
