@@ -272,9 +272,8 @@ class Connection(httptools_impl.HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """A request was answered: the next one begins."""
         super().on_response_complete()
-        if (
-            self._is_idle() and self.cycle.more_body
-        ):  # what still comes of it is not another request
+        # The rest of a body that was not read is not another request.
+        if self._is_idle() and self.cycle.more_body:
             self.transport.close()
         self._watch_unsent_if_closing()
         while self._ahead and not self._is_answering() and not self.transport.is_closing():
