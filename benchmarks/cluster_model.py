@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.cluster_load import Conversation, Workload
 from llama_py.bench.http_load import percentile
 from llama_py.cluster.policy import Policy, PolicySettings, ReplicaState
-from llama_py.dialects.hints import Hint, hint_of
+from llama_py.dialects.routing_hints import Hint, hint_of
 from llama_py.engine.prefill_budget import PrefillBudget
 from llama_py.engine.scheduler import Prefill, plan_step
 from llama_py.params import ContextParams

@@ -37,7 +37,7 @@ from benchmarks.cluster_model import (
 )
 from llama_py.bench.http_load import Endpoint, together
 from llama_py.bench.report import Report, Target, median
-from llama_py.dialects.hints import hint_of
+from llama_py.dialects.routing_hints import hint_of
 from llama_py.errors import ParameterError
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 

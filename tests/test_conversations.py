@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from llama_py import Llama, LlamaDiskCache
-from llama_py.api.kept.by_session import forget_sequence
 from llama_py.api.kept.conversations import Conversations
+from llama_py.api.kept.session_sequences import forget_sequence
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ConversationBusyError, ConversationMissingError, FingerprintError
 from llama_py.params import GenerationParams, SamplingParams

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from llama_py.chat.calls.openings import openings_of
+from llama_py.chat.calls.call_triggers import openings_of
 from llama_py.chat.calls.plain_calls import with_vocab
 from llama_py.chat.grammars.converter import gbnf_of_schema
 from llama_py.chat.grammars.guidance import available, guide_for, unsatisfiable

@@ -15,8 +15,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from llama_py.chat.answer_marks import BARE, Wrapping, reads_reasoning, wrapping_of
 from llama_py.chat.rendered import RenderedChat
-from llama_py.chat.wrapping import BARE, Wrapping, reads_reasoning, wrapping_of
 from llama_py.params import GrammarSpec
 
 __all__ = ["NO_REASONING", "Reasoning", "ReasoningWatch", "reasoning_of"]

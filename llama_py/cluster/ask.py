@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from llama_py.dialects.hints import Hint
+from llama_py.dialects.routing_hints import Hint
 from llama_py.server.access.keys import Caller
 
 __all__ = ["AnswerHead", "AnswerTail", "Ask", "Piece"]

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from llama_py.cluster.ask import AnswerHead, AnswerTail, Ask, Piece
 from llama_py.cluster.pages import merged
 from llama_py.dialects.failures import Failure, Kind, RequestError, failure_of
-from llama_py.dialects.hints import Hint, hint_of
+from llama_py.dialects.routing_hints import Hint, hint_of
 from llama_py.dialects.session_ids import label_of, session_of
 from llama_py.errors import ParameterError
 from llama_py.server.access.guard import Guard

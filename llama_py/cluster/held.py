@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from llama_py.dialects.hints import Hint
+from llama_py.dialects.routing_hints import Hint
 
 __all__ = ["HeldTexts"]
 

@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from llama_py.dialects.hints import Hint
+from llama_py.dialects.routing_hints import Hint
 
 __all__ = ["Choice", "Policy", "PolicySettings", "ReplicaState"]
 

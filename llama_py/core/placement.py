@@ -9,7 +9,7 @@ from typing import Any
 from llama_py._native import ggml_h
 from llama_py._native import llama_h as C
 from llama_py.core import backend, rpc
-from llama_py.core.losses import DeviceWatch, watching
+from llama_py.core.lost_devices import DeviceWatch, watching
 from llama_py.errors import ParameterError
 from llama_py.params import ModelParams
 

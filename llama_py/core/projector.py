@@ -27,7 +27,7 @@ from llama_py.core import logs
 from llama_py.core.handle import Handle
 from llama_py.core.model import Model
 from llama_py.core.model_files import ModelFiles
-from llama_py.core.rehearsal import rehearse
+from llama_py.core.trial_load import rehearse
 from llama_py.errors import InvalidModelError, MediaError, ModelNotFoundError, ParameterError
 from llama_py.gguf.reader import GGUFHeader, read_header
 
@@ -107,7 +107,7 @@ class Projector(Handle[M.mtmd_context_p]):
     Args:
         use_gpu: compute on a GPU, if there is one.
         n_threads: of the CPU.
-        rehearsed: it was tried in a process of its own (``rehearsal``); else it is now.
+        rehearsed: it was tried in a process of its own (``trial_load``); else it is now.
         image_min_tokens, image_max_tokens: cells of a picture, for encoders of pictures of any
             size; None: what the file says.
 

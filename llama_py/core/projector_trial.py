@@ -1,6 +1,6 @@
 """Looks at a projector's weights, and encodes one small picture and one short sound.
 
-Run by ``rehearsal``. The model gives its sizes and its vocabulary only: no weights of it are read.
+Run by ``trial_load``. The model gives its sizes and its vocabulary only: no weights of it are read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llama_py.core import logs
 from llama_py.core.handle import Handle
 from llama_py.core.model import Model
 from llama_py.core.projector import Cells, Chunks, Projector
-from llama_py.core.rehearsal import REFUSED
+from llama_py.core.trial_load import REFUSED
 from llama_py.core.weights import check_finite
 from llama_py.errors import InvalidModelError, LlamaError
 from llama_py.gguf.reader import read_header

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from llama_py._native import ggml_h
 from llama_py._native.loader import library
 from llama_py.core import logs
-from llama_py.core.loss_watch import LossWatch
+from llama_py.core.loss_counts import LossWatch
 from llama_py.errors import (
     DeviceUnavailableError,
     LibraryNotFoundError,

@@ -10,7 +10,7 @@ It needs the extra ``server`` (``pip install '.[server]'``). The way of a reques
    the rest to
 4. ``exchange``: it reads the body (``transport.bodies``), leases a model (``pool/``), has the call
    parsed in threads that tenants share in turn (``workers``), and gives its requests the namespace
-   and session of the caller (``adapting``). One task submits them and sends what they say
+   and session of the caller (``call_defaults``). One task submits them and sends what they say
    (``transport.event_stream``), another one watches for the client to leave.
 
 ``service.Service`` is what handlers share. ``kept/`` has what clients own by name: sessions,

@@ -6,7 +6,7 @@ from starlette.requests import Request
 
 from llama_py.engine.request import GenerationRequest
 from llama_py.errors import ContextOverflowError
-from llama_py.server.adapting import adapted
+from llama_py.server.call_defaults import adapted
 from llama_py.server.exchange import Parse
 from llama_py.server.service import caller_of, in_thread, service_of
 from llama_py.server.transport.bodies import model_of, read_body

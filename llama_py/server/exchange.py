@@ -26,14 +26,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from llama_py.dialects.failures import Failure, Kind, RequestError, failure_of
-from llama_py.dialects.hints import opening_of
+from llama_py.dialects.routing_hints import opening_of
 from llama_py.dialects.usage import PromptProgress
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.engine.async_events import AsyncEvents
 from llama_py.engine.request import Event, FinishEvent, Record
 from llama_py.errors import ContextOverflowError, RequestCancelled
-from llama_py.server.adapting import adapted
+from llama_py.server.call_defaults import adapted
 from llama_py.server.errors import failure_event, sign_of_life
 from llama_py.server.pool.pool import ServedModel
 from llama_py.server.request_record import RequestRecord

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llama_py.chat.calls.openings import SPACE, CallOpening, openings_of
+from llama_py.chat.calls.call_triggers import SPACE, CallOpening, openings_of
 from tests.chat import families
 from tests.chat.openai import chat_request
 

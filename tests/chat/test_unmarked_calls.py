@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from llama_py.chat.calls.waking import patterns_of_json, patterns_of_sections
+from llama_py.chat.calls.lazy_grammar import patterns_of_json, patterns_of_sections
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.stream import ChatStream, parse_reply
 from llama_py.core.grammar.sampler import GrammarSampler

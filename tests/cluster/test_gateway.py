@@ -14,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-from llama_py.dialects.hints import hint_of
+from llama_py.dialects.routing_hints import hint_of
 from llama_py.server.access.keys import SCOPES, ApiKey
 from tests.cluster.local import Cluster, cluster
 from tests.patience import PATIENCE, in_the_end

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from llama_py.cluster.held import HeldTexts
-from llama_py.dialects.hints import Hint, hint_of
+from llama_py.dialects.routing_hints import Hint, hint_of
 
 
 def text(content: str) -> Hint:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llama_py.cluster.policy import Policy, PolicySettings, ReplicaState
-from llama_py.dialects.hints import BLOCK, MOST_BLOCKS, Hint, hint_of
+from llama_py.dialects.routing_hints import BLOCK, MOST_BLOCKS, Hint, hint_of
 
 
 def chat(*texts: str, owner: str = "", session: str | None = None) -> Hint:

@@ -15,7 +15,7 @@ DOORS = {
     ("llama_model_load_from_file", "core/model.py"): "check_model_file",
     ("llama_model_load_from_file", "cli/inspect.py"): "check_model_file",
     #: In a process of its own, and of a model that was loaded already.
-    ("llama_model_load_from_file", "core/projector_trial.py"): "rehearsal",
+    ("llama_model_load_from_file", "core/projector_trial.py"): "trial_load",
     ("llama_model_load_from_file", "compat/handles.py"): "check_model_file",
     ("llama_adapter_lora_init", "core/lora.py"): "check_adapter_file",
     ("mtmd_init_from_file", "core/projector.py"): "rehearse",

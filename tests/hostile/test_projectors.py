@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_py.core import rehearsal
+from llama_py.core import trial_load
 from llama_py.core.model import Model
 from llama_py.core.projector import Projector
 from llama_py.errors import InvalidModelError, LlamaError
@@ -121,13 +121,13 @@ def test_a_healthy_one_is_tried_once(
     kind: str, model: Model, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[object] = []
-    run = rehearsal._run
+    run = trial_load._run
 
     def noted(command: Sequence[str]) -> str:
         tried.append(command)
         return run(command)
 
-    monkeypatch.setattr(rehearsal, "_run", noted)
+    monkeypatch.setattr(trial_load, "_run", noted)
     for _ in range(2):
         Projector(model, tiny_projector(kind)).close()
     assert len(tried) == 1
@@ -135,7 +135,7 @@ def test_a_healthy_one_is_tried_once(
 
 
 def test_a_trial_without_an_end_is_refused(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "_LONGEST", 0.01)
+    monkeypatch.setattr(trial_load, "_LONGEST", 0.01)
     with pytest.raises(InvalidModelError, match="does not end within"):
         Projector(model, tiny_projector("mlp"))
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from llama_py.options import CHAT as CHAT_OPTIONS
 from llama_py.options import COMPLETION as COMPLETION_OPTIONS
-from llama_py.server import adapting, exchange
+from llama_py.server import call_defaults, exchange
 from llama_py.server.access.keys import ApiKey
 from tests.server.leaving import Visitor, until
 from tests.server.serving import Server, demo_settings, serving
@@ -375,7 +375,7 @@ def test_no_place_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_request_itself_takes_is_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long prompt, or a slow machine, is no reason to be refused where nobody is in the way."""
-    adapted = adapting.adapted
+    adapted = call_defaults.adapted
 
     def slowly(*arguments: Any) -> Any:
         time.sleep(0.4)

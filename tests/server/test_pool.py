@@ -24,7 +24,7 @@ from llama_py.core.host.machine import unwritten_bytes
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import StateError
 from llama_py.server.config.settings import ModelSettings, Settings
-from llama_py.server.pool import loader, places, refusals
+from llama_py.server.pool import loader, model_errors, places
 from llama_py.server.pool.pool import ModelPool
 from llama_py.server.pool.served_model import ModelStatus, ServedModel
 from tests.counting import calls_of
@@ -503,7 +503,7 @@ def test_not_even_by_an_error_with_the_whole_path(
     model = ServedModel(ModelSettings(id="mine", path="models/m.gguf"), Settings())
     folder = tmp_path / "models"
     error = StateError(f"{folder / 'm.gguf'}: its part {folder / 'm2.gguf'}, models/m3.gguf")
-    assert refusals.reason_of(error, model) == "mine: its part m2.gguf, m3.gguf"
+    assert model_errors.reason_of(error, model) == "mine: its part m2.gguf, m3.gguf"
 
 
 def test_a_failure_that_nobody_foresaw(

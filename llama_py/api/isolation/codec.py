@@ -24,8 +24,8 @@ from llama_py.api import facts
 from llama_py.api.isolation import messages
 from llama_py.api.isolation.connection import Frame
 from llama_py.api.kept import conversations
-from llama_py.chat import reasoning, wrapping
-from llama_py.chat.calls import openings
+from llama_py.chat import answer_marks, reasoning
+from llama_py.chat.calls import call_triggers
 from llama_py.chat.grammars import guidance, layout
 from llama_py.core import device_memory, projector
 from llama_py.dialects import budget
@@ -65,7 +65,7 @@ _CLASSES: tuple[Any, ...] = (
     messages.Facts,
     metrics.Histogram,
     metrics.Metrics,
-    openings.CallOpening,
+    call_triggers.CallOpening,
     params.GenerationParams,
     params.GrammarSpec,
     params.SamplingParams,
@@ -77,8 +77,8 @@ _CLASSES: tuple[Any, ...] = (
     state.Checkpoint,
     state.Segment,
     state.StoredState,
-    wrapping.Mark,
-    wrapping.Wrapping,
+    answer_marks.Mark,
+    answer_marks.Wrapping,
 )
 _ERRORS: tuple[type[BaseException], ...] = (
     *(getattr(errors, name) for name in errors.__all__),

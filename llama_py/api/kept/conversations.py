@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from llama_py.api.kept import by_session
+from llama_py.api.kept import session_sequences
 from llama_py.api.loading import LoadedModel
 from llama_py.errors import (
     ConversationBusyError,
@@ -241,7 +241,7 @@ class Conversations:
         if isinstance(which, int):
             return None
         cache = self._loaded.cache
-        found = by_session.stored_of(cache, which, self._or_own(namespace))
+        found = session_sequences.stored_of(cache, which, self._or_own(namespace))
         states = (store.get(key) for store, key in found)
         return next((state for state in states if state is not None), None)
 
@@ -275,7 +275,7 @@ class Conversations:
             driver.run(lambda: self._bring_in(labelled, own, loading))
 
     def _is_there(self, state: StoredState, namespace: Hashable) -> bool:
-        known = by_session.sequences_of(self._loaded.cache, state.session or "", namespace)
+        known = session_sequences.sequences_of(self._loaded.cache, state.session or "", namespace)
         return any(np.array_equal(each.tokens, state.tokens) for each in known)
 
     def _bring_in(self, state: StoredState, namespace: Hashable, loading: StateLoad | None) -> None:
@@ -301,20 +301,20 @@ class Conversations:
             return count
         # What the stores have, and the checkpoints along it; the engine waits for no disk.
         cache = self._loaded.cache
-        for store, key in by_session.stored_of(cache, which, own):
+        for store, key in session_sequences.stored_of(cache, which, own):
             state = store.get(key)
             store.discard(key)
             if state is not None:
-                forget = partial(by_session.forget_checkpoints, cache, state.tokens, own)
+                forget = partial(session_sequences.forget_checkpoints, cache, state.tokens, own)
                 self._loaded.driver.run(forget)
         return count
 
     def _forget(self, which: Which, namespace: Hashable) -> int:
         cache = self._loaded.cache
         if isinstance(which, int):
-            return by_session.forget_sequence(cache, self._idle(which, namespace))
-        _check_idle(*by_session.sequences_of(cache, which, namespace))
-        return by_session.forget_session(cache, which, namespace)
+            return session_sequences.forget_sequence(cache, self._idle(which, namespace))
+        _check_idle(*session_sequences.sequences_of(cache, which, namespace))
+        return session_sequences.forget_session(cache, which, namespace)
 
     def rename(self, old: str, new: str, namespace: Hashable | None = None) -> None:
         """Hand over what there is of one session to another one, in memory and in the stores.
@@ -325,12 +325,12 @@ class Conversations:
         own = self._or_own(namespace)
         self._loaded.driver.run(lambda: self._rename(old, new, own))
         self._loaded.write_out(_PATIENCE)
-        for store, key in by_session.stored_of(self._loaded.cache, old, own):
-            by_session.rename_entry(store, key, new)
+        for store, key in session_sequences.stored_of(self._loaded.cache, old, own):
+            session_sequences.rename_entry(store, key, new)
 
     def _rename(self, old: str, new: str, namespace: Hashable) -> None:
-        _check_idle(*by_session.sequences_of(self._loaded.cache, old, namespace))
-        by_session.rename_session(self._loaded.cache, old, new, namespace)
+        _check_idle(*session_sequences.sequences_of(self._loaded.cache, old, namespace))
+        session_sequences.rename_session(self._loaded.cache, old, new, namespace)
 
     def save(self, session: str, namespace: Hashable | None = None) -> int:
         """Have all of a session written to the store that was set; how many tokens it has.
@@ -342,7 +342,7 @@ class Conversations:
         count = self._loaded.driver.run(lambda: self._save(session, namespace))
         self._loaded.write_out(_PATIENCE)
         cache = self._loaded.cache
-        found = by_session.stored_of(cache, session, self._or_own(namespace))
+        found = session_sequences.stored_of(cache, session, self._or_own(namespace))
         known = (store.info(key) for store, key in found if store is cache.saved)
         written = max((entry.length for entry in known if entry is not None), default=0)
         if written < count:
@@ -367,7 +367,7 @@ class Conversations:
     ) -> tuple[LiveSequence, int] | None:
         if isinstance(which, int):
             return None
-        return by_session.passed_on(self._loaded.cache, which, self._or_own(namespace))
+        return session_sequences.passed_on(self._loaded.cache, which, self._or_own(namespace))
 
     def _idle(self, which: Which, namespace: Hashable | None) -> LiveSequence:
         """The sequence of this number, or the one that a session used last."""
@@ -376,7 +376,7 @@ class Conversations:
         if isinstance(which, int):
             found = cache.live.get(which)
         else:
-            found = next(iter(by_session.sequences_of(cache, which, own)), None)
+            found = next(iter(session_sequences.sequences_of(cache, which, own)), None)
         if found is None or found.namespace != own or not found.tokens:
             raise ConversationMissingError(f"{which!r} has nothing in memory")
         _check_idle(found)

@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py import forks
-from llama_py.chat.calls.openings import SPACE, CallOpening
+from llama_py.chat.answer_marks import Wrapping
+from llama_py.chat.calls.call_triggers import SPACE, CallOpening
 from llama_py.chat.grammars.lark import lark_rules, slashes
 from llama_py.chat.grammars.layout import AnswerWatch, Spaces
 from llama_py.chat.reasoning import NO_REASONING, Reasoning
@@ -33,7 +34,6 @@ from llama_py.chat.schemas.bounds import pointer, role_of
 from llama_py.chat.schemas.json_forms import LEAD, TRAIL, space_regex
 from llama_py.chat.schemas.plain import with_nulls
 from llama_py.chat.vocab import VocabLike
-from llama_py.chat.wrapping import Wrapping
 from llama_py.errors import GrammarError
 from llama_py.params import TokenConstraint
 from llama_py.tenants import Remembered

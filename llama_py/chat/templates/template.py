@@ -18,14 +18,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
+from llama_py.chat.answer_marks import says_one_answer
 from llama_py.chat.calls.grammar import CallFormat, answer_of, grammar_of_calls, parser_of_calls
-from llama_py.chat.calls.plain_calls import plain_calls_of
-from llama_py.chat.calls.waking import (
+from llama_py.chat.calls.lazy_grammar import (
     begins_with_json,
     patterns_of_json,
     patterns_of_sections,
     waits_for_sections,
 )
+from llama_py.chat.calls.plain_calls import plain_calls_of
 from llama_py.chat.conversation import Message, Text, Tool, ToolChoice
 from llama_py.chat.grammars.converter import prepare_schema
 from llama_py.chat.grammars.gbnf import widened
@@ -41,7 +42,6 @@ from llama_py.chat.templates.general_tools import calling_template, written_out
 from llama_py.chat.templates.inputs import inputs_of, tool_values
 from llama_py.chat.templates.normal_form import normal_form
 from llama_py.chat.templates.probes import ProbedSlots
-from llama_py.chat.wrapping import says_one_answer
 from llama_py.errors import TemplateError
 from llama_py.params import GrammarSpec
 

@@ -16,8 +16,8 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
-from llama_py.api.kept.by_session import rename_entry
 from llama_py.api.kept.conversations import Conversations, HeldConversation
+from llama_py.api.kept.session_sequences import rename_entry
 from llama_py.api.llama import Llama
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.session_ids import label_of, owner_of

@@ -31,7 +31,7 @@ from llama_py.demo import demo_model_path
 from llama_py.dialects.failures import RequestError
 from llama_py.errors import ClosedError, LlamaError
 from llama_py.server.config.settings import ModelSettings, Settings
-from llama_py.server.pool import refusals
+from llama_py.server.pool import model_errors
 from llama_py.server.pool.loader import ModelLoader
 from llama_py.server.pool.places import Place, PoolCounters, Waiter
 from llama_py.server.pool.served_model import ModelStatus, ServedModel
@@ -130,7 +130,7 @@ class ModelPool:
         patterns = [each for each in self._names if "*" in each and fnmatchcase(name, each)]
         if patterns:
             return self._names[max(patterns, key=len)]
-        raise refusals.not_found(name, self.models)
+        raise model_errors.not_found(name, self.models)
 
     def _having(self, status: ModelStatus) -> list[Place]:
         return [place for place in self._places if place.status is status]
@@ -170,19 +170,19 @@ class ModelPool:
         place = self._place(name)
         place.used = time.monotonic()
         if self._closed:
-            raise refusals.stopping()
+            raise model_errors.stopping()
         if self._is_ready(place):
             self._admit(place)
         else:
             pause = place.backoff.left()
             if place.error is not None and pause:
-                raise refusals.failed(place.model, place.error, pause)
+                raise model_errors.failed(place.model, place.error, pause)
             await self._wait(place, ModelStatus.LOADED, receive)
         try:
             # Wait while its own process is loaded again, and while that is left alone refuse.
             while (status := place.model.own_process) is not None and not status.ready:
                 if status.pause and status.last_death is not None:
-                    raise refusals.keeps_dying(place.model, status.pause)
+                    raise model_errors.keeps_dying(place.model, status.pause)
                 await asyncio.sleep(_WHILE_MOVING)
             yield place.model
         finally:
@@ -228,7 +228,7 @@ class ModelPool:
         """Tell those who wait for a model that the server stops."""
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
-            waiter.refuse(refusals.stopping())
+            waiter.refuse(model_errors.stopping())
 
     async def close(self) -> None:
         """Unload everything. Who waits gets an error, and so do calls in the models."""
@@ -261,7 +261,7 @@ class ModelPool:
     async def _wait(self, place: Place, wants: ModelStatus, receive: Receive | None = None) -> None:
         """Wait in the queue until a model is what it has to be."""
         if len(self._waiting) >= _MOST_WAITING:
-            raise refusals.too_many(_MOST_WAITING)
+            raise model_errors.too_many(_MOST_WAITING)
         loop = asyncio.get_running_loop()
         waiter = Waiter(place, wants, loop.create_future())
         self._waiting.append(waiter)
@@ -275,7 +275,7 @@ class ModelPool:
                 raise ClientDisconnect
             else:
                 self.counters.timeouts += 1
-                raise refusals.too_long(place.model, self._queue_timeout)
+                raise model_errors.too_long(place.model, self._queue_timeout)
         except BaseException:  # also if the task was cancelled
             # Nothing is left of somebody who waits no more, or not for what was given.
             if not waiter.served.done():
@@ -377,13 +377,13 @@ class ModelPool:
             known = isinstance(error, LlamaError)
             _log.error("%s cannot be loaded: %s", place.model.id, error, exc_info=not known)
             place.model.status, place.error = ModelStatus.UNLOADED, error
-            place.model.problem = refusals.reason_of(error, place.model)
+            place.model.problem = model_errors.reason_of(error, place.model)
             place.backoff.failed()
             self.counters.failures += 1
             for waiter in tuple(self._waiting):
                 if waiter.place is place and waiter.wants is ModelStatus.LOADED:
                     self._waiting.remove(waiter)
-                    waiter.refuse(refusals.failed(place.model, error, place.backoff.left()))
+                    waiter.refuse(model_errors.failed(place.model, error, place.backoff.left()))
         self._serve()
         self._rest(place)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from llama_py.engine.metrics import Metrics
 from llama_py.errors import ClosedError, EngineDeadError
 from llama_py.server.defaults import sampling_of, served
-from llama_py.server.pool.senses import senses_of
+from llama_py.server.pool.modalities import senses_of
 
 if TYPE_CHECKING:
     from llama_py.api.facts import EngineReport, ProcessStatus

@@ -12,7 +12,7 @@ __all__ = ["LossWatch"]
 
 
 class LossWatch(ABC):
-    """Compares counts with those from before. See ``losses.DeviceWatch``.
+    """Compares counts with those from before. See ``lost_devices.DeviceWatch``.
 
     Args:
         count: C's function: how often this was lost; with None, how often anything was.

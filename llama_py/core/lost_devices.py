@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from llama_py._native import ggml_h
 from llama_py.core import rpc
-from llama_py.core.loss_watch import LossWatch
+from llama_py.core.loss_counts import LossWatch
 
 __all__ = ["DeviceWatch", "LocalWatch", "watching"]
 
