@@ -7,7 +7,8 @@ scales them and carries requests; here is what Ray cannot know:
   replicas (``replica``), each of which is the whole server with its models;
 * ``policy`` decides which replica gets a request, from the text that it begins with
   (``dialects.routing_hints``), from its session and from how busy and how full the replicas
-  are. It imports nothing of Ray, so that a simulation and small tests use the same code; ``router`` plugs it in;
+  are. It imports nothing of Ray, so that a simulation and small tests use the same code;
+  ``router`` plugs it in;
 * ``responses`` lets all replicas know the replies that clients refer to by id;
 * ``held`` notes in a replica what of those texts its memory really holds;
 * ``configuration`` reads the file of ``llama-py cluster deploy``.
