@@ -141,7 +141,7 @@ def _logit_bias(pair: _Pair, row: Row, llm: Any) -> None:
 
 def _detokenize(pair: _Pair, llm: Any, random: np.random.Generator) -> None:
     from llama_py._native import llama_h
-    from llama_py.engine.reply_text import ReplyText
+    from llama_py.engine.generation import ReplyText
 
     tokens = random.integers(0, llm.n_vocab() - 8, 256).tolist()
     vocab = llm.vocab

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from llama_py.api.aio import AsyncReplyStream as AsyncReplyStream
     from llama_py.api.call import ChatReply as ChatReply
     from llama_py.api.call import CompletionReply as CompletionReply
+    from llama_py.api.call import ReplyStream as ReplyStream
     from llama_py.api.embedding.aio_embedder import AsyncEmbedder as AsyncEmbedder
     from llama_py.api.embedding.calls import Ranked as Ranked
     from llama_py.api.embedding.embedder import Embedder as Embedder
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from llama_py.api.overflow import OverflowPolicy as OverflowPolicy
     from llama_py.api.overflow import OverflowReport as OverflowReport
     from llama_py.api.overflow import TrimMessages as TrimMessages
-    from llama_py.api.reply_stream import ReplyStream as ReplyStream
     from llama_py.api.scoring.scoring import Score as Score
     from llama_py.api.sessions.session import ChatSession as ChatSession
     from llama_py.chat.constraints import LlamaGrammar as LlamaGrammar

@@ -20,10 +20,9 @@ from typing import Any, Literal, TypeVar, overload
 from typing_extensions import Self, Unpack
 
 from llama_py import forks
-from llama_py.api.call import Call, ChatReply, CompletionReply
+from llama_py.api.call import Call, ChatReply, CompletionReply, failure_of
 from llama_py.api.llama import Llama
 from llama_py.api.overflow import OverflowReport
-from llama_py.api.reply_stream import failure_of
 from llama_py.api.scoring.jobs import scoring_job
 from llama_py.api.scoring.scoring import Score, TokenIds
 from llama_py.dialects.openai.types import (

@@ -38,10 +38,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from llama_py.api.call import ChatReply, CompletionReply
+    from llama_py.api.call import ChatReply, CompletionReply, ReplyStream
     from llama_py.api.embedding.calls import Ranked
     from llama_py.api.embedding.lists import VectorLists
-    from llama_py.api.reply_stream import ReplyStream
     from llama_py.api.scoring.scoring import Score, TokenIds
     from llama_py.api.sessions.session import ChatSession
     from llama_py.chat.formats import ChatHandler

@@ -26,9 +26,9 @@ from llama_py.core.model import Model
 from llama_py.engine.clock import Clock
 from llama_py.engine.driver import Driver
 from llama_py.engine.engine import Engine
+from llama_py.engine.generation import resolve
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.port import EnginePort
-from llama_py.engine.preparing import resolve
 from llama_py.engine.request import GenerationRequest
 from llama_py.errors import ParameterError
 from llama_py.media.limits import MediaLimits

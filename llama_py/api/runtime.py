@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from llama_py.api.call import Call, LastCalls, Outcome
+from llama_py.api.call import Call, LastCalls, Outcome, ReplyStream, failure_of
 from llama_py.api.calls import Calls
 from llama_py.api.loading import LoadedModel
 from llama_py.api.lowlevel import ByHand
 from llama_py.api.rendering import ChatSettings, Rendering
-from llama_py.api.reply_stream import ReplyStream, failure_of
 from llama_py.engine.events import Events
 from llama_py.engine.request import FinishEvent, GenerationRequest, Record
 

@@ -12,8 +12,8 @@ once, whatever the order, and ``close()`` closes children first.
 * ``grammar/``: llama.cpp's grammar sampler, and the checks of what it is given.
 * ``chat``: templates and parsers of replies, made by the C++ library in ``native/shim``.
 * ``mtp``: a model's next-token heads, computed in a second context on the same weights.
-* ``native_load``: loads in another thread, so that Ctrl-C can stop it; ``model_files`` identifies
-  the weights meanwhile.
+* ``native_load``: loads in another thread, so that Ctrl-C can stop it; ``model`` identifies the
+  weights meanwhile.
 * ``weights``: whether a file's weights are finite, of any type.
 * ``device_memory``: what a model takes on each device, before it is loaded and after;
   ``device_report``: which devices are used, and why others are not.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from llama_py._native import llama_h as C
 from llama_py.core import logs
 from llama_py.core.handle import Handle
-from llama_py.core.model_files import ModelFiles
+from llama_py.core.model import ModelFiles
 from llama_py.core.weights import check_finite
 from llama_py.errors import InvalidModelError
 from llama_py.gguf.adapters import check_adapter_file

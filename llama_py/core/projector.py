@@ -25,8 +25,7 @@ from llama_py._native import llama_h
 from llama_py._native import mtmd_h as M
 from llama_py.core import logs
 from llama_py.core.handle import Handle
-from llama_py.core.model import Model
-from llama_py.core.model_files import ModelFiles
+from llama_py.core.model import Model, ModelFiles
 from llama_py.core.trial_load import rehearse
 from llama_py.errors import InvalidModelError, MediaError, ModelNotFoundError, ParameterError
 from llama_py.gguf.reader import GGUFHeader, read_header

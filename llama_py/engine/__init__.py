@@ -6,17 +6,17 @@ steps. A function that needs the context or the cache runs between two steps (``
 Signals reach the main thread only, which at most waits, so no change of the books is cut in half.
 
 **A request.** ``request`` has the data that goes in and comes out: ``GenerationRequest``, events,
-and the ``Record`` that usage and ``cache`` are made from. ``preparing`` makes samplers and tokens
-in the caller's thread. ``generation.Generation`` is the engine's own record of a request in flight,
-and ``in_flight`` has all of them, and ends them. A call has a ``mailbox``, which ``events`` and
-``async_events`` read for threads and event loops.
+and the ``Record`` that usage and ``cache`` are made from. ``generation.prepare`` makes samplers and
+tokens in the caller's thread, and ``generation.Generation`` is the engine's own record of a
+request in flight, and ``in_flight`` has all of them, and ends them. A call has a ``mailbox``,
+which ``events`` and ``async_events`` read for threads and event loops.
 
 **A step.** ``admission`` gives sequences to waiting requests; ``step_planner`` plans the step, with
 ``scheduler`` (pure), which decides what is decoded together, and ``prefill_budget`` (pure), how
 many tokens of prompts that is beside streams; ``runner`` is the only caller of ``llama_decode``;
 ``books`` enters the outcome, with ``sampling``, which turns rows of logits into tokens,
-``reply_text`` tokens into text, ``logprobs`` rows into log-probabilities. Drafts, single rows and
-several steps in C are numbers in the plan. ``metrics`` counts.
+``generation.ReplyText`` tokens into text, ``logprobs`` rows into log-probabilities. Drafts, single
+rows and several steps in C are numbers in the plan. ``metrics`` counts.
 
 **Beside it.** ``drafts/`` guesses what follows (speculative decoding). ``thread_tuner`` (pure) and
 ``tuned_threads`` choose the number of threads. ``clock`` is the only module that knows the time,

@@ -16,9 +16,8 @@ from __future__ import annotations
 import math
 
 from llama_py.core.vocab import Vocab
-from llama_py.engine.generation import Generation, RequestState
+from llama_py.engine.generation import Generation, RequestState, begin_sampler, resolve
 from llama_py.engine.in_flight import InFlight
-from llama_py.engine.preparing import begin_sampler, resolve
 from llama_py.errors import StateError
 from llama_py.memory.cache import SequenceCache
 

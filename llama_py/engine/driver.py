@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from llama_py import forks
 from llama_py.engine.engine import Engine
+from llama_py.engine.generation import prepare
 from llama_py.engine.loop import CLOSED, LOOK, EngineJob, Loop
 from llama_py.engine.mailbox import Command, Mailbox
-from llama_py.engine.preparing import prepare
 from llama_py.engine.request import GenerationRequest
 from llama_py.errors import ClosedError, LlamaError, QueueFullError
 

@@ -120,7 +120,7 @@ class Engine:
     # -- requests -------------------------------------------------------------------------------
 
     def add(self, running: Generation) -> None:
-        """Queue a request that was prepared (see ``preparing``)."""
+        """Queue a request that was prepared (see ``generation.prepare``)."""
         self._drafts.begin(running)
         self.requests.add(running)
 

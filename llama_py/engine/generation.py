@@ -6,8 +6,10 @@ A request goes through ``WAITING -> PREFILL -> DECODING`` and ends ``FINISHED``,
 
 from __future__ import annotations
 
+import codecs
 import enum
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,16 +18,18 @@ from numpy.typing import NDArray
 
 from llama_py.core.sampling.history import TokenHistory
 from llama_py.core.sampling.sampler import Sampler
+from llama_py.core.vocab import Vocab
+from llama_py.engine.clock import Clock
 from llama_py.engine.drafts.payoff import Drafting
-from llama_py.engine.reply_text import ReplyText
 from llama_py.engine.request import GenerationRequest, Record
-from llama_py.memory.media_tokens import media_length
+from llama_py.memory.cache import SequenceCache
+from llama_py.memory.positions import media_length
 from llama_py.memory.sequences import Lease, ResolvedPrompt
 
 if TYPE_CHECKING:
     from llama_py.engine.media import MediaCells, Medium
 
-__all__ = ["Generation", "RequestState"]
+__all__ = ["Generation", "ReplyText", "RequestState", "prepare", "resolve", "whole_characters"]
 
 _numbers = itertools.count(1)
 #: Prompt tokens whose rows of logits are kept at once.
@@ -217,3 +221,161 @@ class Generation:
         if self.request.targets or self.request.generation.prompt_logprobs:
             limit = max(0, self.first_output - lease.held) + _LOGPROB_CHUNK
         return min(limit, lease.cuts[0] - lease.held) if lease.cuts else limit
+
+
+# ---- preparing -----------------------------------------------------------------------------------
+#
+# What is done for a request before the engine gets it, in the thread of whoever asks.
+#
+# Compiling a grammar, tokenizing a long prompt and feeding it to the penalties may take long. None
+# of it touches the context, so that other streams go on meanwhile.
+
+
+def prepare(
+    requests: Sequence[GenerationRequest],
+    cache: SequenceCache,
+    vocab: Vocab,
+    resolved_at: int,
+    clock: Clock,
+) -> list[Generation]:
+    """Find the tokens of the prompts and make the samplers: of all requests, or of none.
+
+    Args:
+        resolved_at: how many requests had ended before the cache was looked at.
+        clock: says when they were submitted.
+
+    Raises:
+        ContextOverflowError: a prompt does not fit.
+        GrammarError, ParameterError, TokenizationError: a sampler or a prompt cannot be made.
+    """
+    prepared: list[Generation] = []
+    try:
+        for request in requests:
+            sampler = Sampler(vocab, request.sampling, (), request.choice, longest=cache.limit)
+            before = prepared[-1] if prepared else None
+            try:
+                if before is not None and before.request.prompt is request.prompt:
+                    prompt = before.prompt  # another choice of the same prompt
+                else:
+                    prompt = resolve(request, cache, vocab)
+                record = Record(request, prompt.tokens.tolist(), submitted=clock())
+                running = Generation(request, record, prompt, sampler, resolved_at)
+                begin_sampler(running)
+            except BaseException:
+                sampler.close()
+                raise
+            prepared.append(running)
+    except BaseException:
+        for running in prepared:
+            running.sampler.close()
+        raise
+    return prepared
+
+
+def resolve(request: GenerationRequest, cache: SequenceCache, vocab: Vocab) -> ResolvedPrompt:
+    """The tokens of a prompt, those of cached replies in its text among them."""
+    prompt = request.prompt
+    if prompt.tokens is None:
+        return cache.resolve_text(
+            prompt.text or b"",
+            prompt.boundaries,
+            plain=prompt.plain,
+            add_special=prompt.add_special,
+            namespace=request.namespace,
+            fresh=not request.reuse,
+            media=prompt.text_media if prompt.media else (),
+        )
+    if not request.targets:  # which are thousands that begin alike, checked by whoever made them
+        vocab.check_tokens(prompt.tokens)
+    return cache.resolve_tokens(prompt.tokens, namespace=request.namespace)
+
+
+def begin_sampler(running: Generation) -> None:
+    """Show the prompt to penalties and processors."""
+    if running.sampler.remembers:
+        running.sampler.begin([token for token in running.record.tokens if token >= 0])
+
+
+# ---- reply text ----------------------------------------------------------------------------------
+#
+# ``ReplyText``: the bytes of sampled tokens to text that may be shown.
+#
+# Two things hold text back: a UTF-8 character that is still incomplete, and text that may turn out
+# to be the beginning of a stop string. The earliest match in the text wins, whichever order the
+# stop strings were given in, and also when it lies across token borders.
+
+
+_DECODER = codecs.getincrementaldecoder("utf-8")
+
+
+def whole_characters(raw: bytes) -> str:
+    """The text of a reply's bytes, without the beginning of a character at their end."""
+    return _DECODER("replace").decode(raw)
+
+
+class ReplyText:
+    """Text of one reply.
+
+    Attributes:
+        stopped_by: the stop string that was found, or None.
+    """
+
+    __slots__ = ("_decoder", "_longest", "_pending", "_stops", "stopped_by")
+
+    def __init__(self, stops: Sequence[str] = ()) -> None:
+        self._decoder = _DECODER("replace")
+        self._stops = tuple(stops)
+        self._longest = max(map(len, self._stops), default=0)
+        self._pending = ""
+        self.stopped_by: str | None = None
+
+    def feed(self, piece: bytes) -> str:
+        """Add the bytes of a token; returns the text that is now certain."""
+        text = self._decoder.decode(piece)
+        if not self._longest:
+            return text
+        text = self._pending + text
+        # The longest tail that begins a stop string is held back.
+        held = min(len(text), self._longest - 1)
+        while held:
+            tail = text[-held:]
+            if any(stop.startswith(tail) for stop in self._stops):
+                break
+            held -= 1
+        cut = self._first_stop(text)
+        # A match counts when no other one that begins before it can come any more.
+        if cut is not None and cut[0] <= len(text) - held:
+            position, self.stopped_by = cut
+            self._pending = ""
+            return text[:position]
+        self._pending = text[len(text) - held :] if held else ""
+        return text[: len(text) - held]
+
+    def finish(self) -> str:
+        """The text that was held back and will not become a stop string any more.
+
+        The first bytes of a character whose others did not come are not text: they are left out.
+        """
+        self._decoder.reset()
+        if self.stopped_by is not None:
+            return ""
+        text, self._pending = self._pending, ""
+        cut = self._first_stop(text)
+        if cut is None:
+            return text
+        position, self.stopped_by = cut
+        return text[:position]
+
+    @property
+    def holds_back(self) -> bool:
+        """True while some text is withheld."""
+        return bool(self._pending) or self._decoder.getstate()[0] != b""
+
+    def _first_stop(self, text: str) -> tuple[int, str] | None:
+        """The earliest match; of those that begin together, the longest."""
+        found = [(text.find(stop), stop) for stop in self._stops]
+        hits = [(position, -len(stop), stop) for position, stop in found if position >= 0]
+        if not hits:
+            return None
+        position, _, stop = min(hits)
+        return position, stop

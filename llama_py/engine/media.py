@@ -1,7 +1,7 @@
 """``MediaEncoder``: pictures and sounds to tokens of a prompt, and to the vectors behind them.
 
 A file or an array becomes a ``Medium`` before its request is submitted: its tokens
-(``memory.media_tokens``), which say how many cells it takes and by which it is found again. Its
+(``memory.positions``), which say how many cells it takes and by which it is found again. Its
 vectors are computed only when a sequence needs them that does not have its cells: by a thread of
 the encoder, while the streams go on.
 
@@ -32,7 +32,7 @@ from llama_py.media.arrays import Decoded, Source
 from llama_py.media.decoding import read_picture, read_sound
 from llama_py.media.files import look_at
 from llama_py.media.limits import MediaLimits
-from llama_py.memory.media_tokens import media_tokens
+from llama_py.memory.positions import media_tokens
 from llama_py.tenants import Remembered, tenant, working_for
 
 __all__ = [

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from llama_py.core.sampling.sampler import NOTHING_ALLOWED
 from llama_py.core.steps import NO_TOKEN
 from llama_py.core.vocab import Vocab
-from llama_py.engine.generation import Generation, RequestState
+from llama_py.engine.generation import Generation, ReplyText, RequestState
 from llama_py.engine.in_flight import InFlight
 from llama_py.engine.logprobs import top_logprobs
-from llama_py.engine.reply_text import ReplyText
 from llama_py.engine.request import FinishEvent, TokenEvent, TokenLogprobs
 from llama_py.engine.runner import Runner
 from llama_py.engine.scheduler import Verify

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
-from llama_py.memory.media_tokens import any_media, border
-from llama_py.memory.positions import TEXT, Positions
+from llama_py.memory.positions import TEXT, Positions, any_media, border
 from llama_py.memory.prompt_tokens import Source
 from llama_py.memory.text_keys import TextKeys
 from llama_py.states.prefix import TokenInput, common_tokens
@@ -254,7 +253,7 @@ class ResolvedPrompt:
         by_text: how many tokens come from a cached text instead of the tokenizer.
         sources: uint8 ``(n,)``, where each comes from (``text.Source``), or None.
         namespace: only what is cached in this namespace can be reused for it.
-        has_media: there are pictures or sounds among the tokens (``media_tokens``).
+        has_media: there are pictures or sounds among the tokens (``positions``).
         positions: which positions the tokens take.
     """
 

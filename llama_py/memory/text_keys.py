@@ -8,7 +8,7 @@ the mark if the token is special; tokens stand for a text exactly where their ke
 Which texts are special is asked of the vocabulary, and where they stand is found as llama.cpp's
 tokenizer finds it (``tokenizer_st_partition`` of llama-vocab.cpp): longer ones first.
 
-A picture or a sound in a prompt has tokens of its own (``media_tokens``), and what stands for it in
+A picture or a sound in a prompt has tokens of its own (``positions``), and what stands for it in
 the key is what spells them. The texts before and behind it are tokenized each by itself.
 """
 

@@ -31,18 +31,18 @@ from llama_py.dialects.usage import PromptProgress
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.engine.async_events import AsyncEvents
-from llama_py.engine.request import Event, FinishEvent, Record
+from llama_py.engine.request import Event, FinishEvent, GenerationRequest, Record
 from llama_py.errors import ContextOverflowError, RequestCancelled
 from llama_py.server.call_defaults import adapted
 from llama_py.server.errors import failure_event, sign_of_life
 from llama_py.server.pool.pool import ServedModel
 from llama_py.server.request_record import RequestRecord
-from llama_py.server.service import Service, caller_of, service_of
+from llama_py.server.service import Service, caller_of, in_thread, service_of
 from llama_py.server.transport.bodies import model_of, read_body, read_form
 from llama_py.server.transport.event_stream import EventStream
 from llama_py.server.transport.extras import BODY, abort, client_left
 
-__all__ = ["Exchange", "Parse", "respond", "respond_to_form"]
+__all__ = ["Exchange", "Parse", "count_tokens", "respond", "respond_to_form"]
 
 #: Makes the call of a body, for a model, in a worker thread.
 Parse = Callable[[dict[str, Any], ServedModel], WireCall]
@@ -431,3 +431,41 @@ class Exchange:
         """The client does not read: nothing more is done for it, and the connection goes."""
         self._leave()
         abort(self._request.scope)
+
+
+# ---- counting ------------------------------------------------------------------------------------
+#
+# ``count_tokens``: how long a prompt is, without evaluating it.
+
+
+async def count_tokens(request: Request, parse: Parse) -> int:
+    """The tokens that the prompts of a request would have if it were sent now.
+
+    It waits for its model, but for nobody else: the engine has no part in it.
+
+    Raises:
+        RequestError, LlamaError: the request could not be answered.
+    """
+    service = service_of(request)
+    caller = caller_of(request)
+    body = await read_body(request, service.settings)
+    async with service.models.lease(model_of(body), request.receive) as model:
+
+        def count() -> tuple[int, list[GenerationRequest]]:
+            requests = adapted(parse(body, model), model, service, caller)
+            loaded = model.llama.runtime.loaded
+            tokens, too_long = 0, []
+            for each in requests:
+                try:
+                    tokens += loaded.count(each) if not each.choice else 0
+                except ContextOverflowError:  # whoever counts wants to know by how much
+                    too_long.append(each)
+            return tokens, too_long
+
+        counted, longer = await service.prepare(model.id, count)
+        if longer:  # which takes seconds if there are megabytes: calls have threads of their own
+            calls = model.llama.runtime.calls
+            counted += await in_thread(
+                service, lambda: sum(len(calls.tokens_of(each.prompt)) for each in longer)
+            )
+    return counted

@@ -13,7 +13,7 @@ fingerprint of what it depends on. A store (``store.StateStore``) is where state
 * ``wait()``: until everything is where other processes find it.
 
 ``ram`` and ``disk`` are the stores, and ``whole`` is a state as one file, which needs none.
-``catalog`` finds an entry, in the trees of ``prefix``. On disk, ``database`` is the one of a
+``store.Catalog`` finds an entry, in the trees of ``prefix``. On disk, ``database`` is the one of a
 directory: ``ledger`` lists the entries in it, and ``names`` what is called by a name; ``payload``
 is the file of one entry, ``segments`` are files that entries share, and ``writer`` writes beside
 the threads that ask for it. Nothing here knows of a context or a model.

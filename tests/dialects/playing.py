@@ -13,8 +13,8 @@ from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.vocab import Vocab
+from llama_py.engine.generation import ReplyText
 from llama_py.engine.media import Medium
-from llama_py.engine.reply_text import ReplyText
 from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent, TokenLogprobs
 from llama_py.errors import ParameterError
 from llama_py.params import RANDOM_SEED

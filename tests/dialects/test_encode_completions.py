@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.openai.completions import parse_completion
 from llama_py.dialects.openai.fold import fold_completion
-from llama_py.engine.reply_text import whole_characters
+from llama_py.engine.generation import whole_characters
 from llama_py.engine.request import Record
 from llama_py.errors import DecodeError
 from tests.dialects.playing import Context, OpenVocab, drive, play

@@ -24,7 +24,9 @@ def test_long_parts_count_and_reach_no_encoder(monkeypatch: pytest.MonkeyPatch) 
         longest = max(longest, len(text))
         return text
 
-    monkeypatch.setattr("llama_py.dialects.routing_hints.json", type("json", (), {"dumps": staticmethod(dumps)}))
+    monkeypatch.setattr(
+        "llama_py.dialects.routing_hints.json", type("json", (), {"dumps": staticmethod(dumps)})
+    )
     one, other = "data:," + "x" * 1_000_000, "data:," + "x" * 999_999 + "y"
     assert opening_of(body(one)) == opening_of(body(one, max_tokens=3))
     assert opening_of(body(one)) != opening_of(body(other))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from llama_py.engine.reply_text import ReplyText
+from llama_py.engine.generation import ReplyText
 
 
 def play(pieces: Iterable[bytes], stops: Sequence[str] = ()) -> tuple[list[str], str | None]:

@@ -17,7 +17,7 @@ from llama_py import Image, Llama
 from llama_py._native import mtmd_h as M
 from llama_py.core import logs
 from llama_py.core.projector import Chunks, Projector
-from llama_py.memory.media_tokens import media_length
+from llama_py.memory.positions import media_length
 from tests.media import pictures
 from tests.media.projectors import tiny_projector
 from tests.media.text_models import media_model

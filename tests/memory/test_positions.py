@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from llama_py.memory.media_tokens import border, media_length, media_tokens
-from llama_py.memory.positions import TEXT, Positions
+from llama_py.memory.positions import TEXT, Positions, border, media_length, media_tokens
 from tests.memory.fake_memory import FULL, FakeRig, window
 
 

@@ -15,7 +15,7 @@ from llama_py.embeddings.inputs import MediaInput, Tokens, VectorPiece
 from llama_py.engine.media import Medium
 from llama_py.errors import MediaError, ParameterError, TokenizationError
 from llama_py.media.reading import MediaReading
-from llama_py.memory.media_tokens import media_length
+from llama_py.memory.positions import media_length
 
 __all__ = ["read_media_input"]
 

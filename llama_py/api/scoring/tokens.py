@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from llama_py.core.vocab import Vocab
-from llama_py.engine.reply_text import whole_characters
+from llama_py.engine.generation import whole_characters
 from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.memory.prompt_tokens import align
 from llama_py.memory.text_keys import TextKeys

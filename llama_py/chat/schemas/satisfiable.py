@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from llama_py.core.graphs import components
+from llama_py.core.grammar.gbnf_check import components
 from llama_py.core.host.gil_yield import GilYield
 from llama_py.errors import GrammarError
 

@@ -16,8 +16,7 @@ from llama_py.dialects.session_ids import session_of
 from llama_py.dialects.wire import WireCall
 from llama_py.errors import shown
 from llama_py.server.access.keys import CHAT
-from llama_py.server.counting import count_tokens
-from llama_py.server.exchange import respond, respond_to_form
+from llama_py.server.exchange import count_tokens, respond, respond_to_form
 from llama_py.server.operations import ANSWERED, ONE_MODEL, Operation, Routes
 from llama_py.server.pool.pool import ServedModel
 from llama_py.server.routes.common import cancel_reply

@@ -17,8 +17,7 @@ from llama_py.dialects.wire import WireCall
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.errors import shown
 from llama_py.server.access.keys import CHAT
-from llama_py.server.counting import count_tokens
-from llama_py.server.exchange import respond
+from llama_py.server.exchange import count_tokens, respond
 from llama_py.server.kept.response_store import Responses
 from llama_py.server.operations import ANSWERED, ONE_MODEL, Operation, Parameter, Routes
 from llama_py.server.pool.served_model import ServedModel
