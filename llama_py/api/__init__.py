@@ -2,8 +2,8 @@
 
 ``runtime.Runtime`` is the inside of a model, which ``llama.Llama``, ``aio.AsyncLlama`` and the
 server hold: it submits requests and answers calls. Its parts: ``loading`` has the model with its
-engine, ``calls`` parses arguments, ``rendering`` applies the template, ``lowlevel`` is ``eval``,
-``sample`` and ``generate``; ``overflow`` drops messages that do not fit, ``call`` is what
+engine, ``runtime.Calls`` parses arguments, ``rendering`` applies the template, ``lowlevel`` is
+``eval``, ``sample`` and ``generate``; ``overflow`` drops messages that do not fit, ``call`` is what
 a call returns, whole or as a stream. No part refers to the ``Llama``, so that ``del`` frees
 everything at once.
 

@@ -19,8 +19,7 @@ from llama_py.api.loading import LoadedModel
 from llama_py.api.rendering import Rendering
 from llama_py.api.score_table import ScoreTable
 from llama_py.core.sampling.sampler import Sampler
-from llama_py.dialects.requests import read_grammar
-from llama_py.dialects.sampling import read_sampling
+from llama_py.dialects.requests import read_grammar, read_sampling
 from llama_py.engine.events import Events
 from llama_py.engine.request import GenerationRequest, Prompt, TokenEvent
 from llama_py.errors import LlamaError, ParameterError, StateError, shown

@@ -6,6 +6,6 @@
 
 All share: ``wire`` (a ``WireCall``, made of a body, and its ``WireReply``, which turns events into
 bytes), ``failures`` (the table of errors, in every dialect's form), ``fields`` and ``limits``
-(reading bodies), ``requests``, ``chat_requests`` and ``sampling`` (options to engine requests),
+(reading bodies), ``requests`` and ``chat_requests`` (options to engine requests),
 ``budget`` (of reasoning), ``logprobs``, ``usage``, ``session_ids``, ``embeddings``, ``reranking``.
 """

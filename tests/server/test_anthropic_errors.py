@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llama_py.api.calls import Calls
+from llama_py.api.runtime import Calls
 from llama_py.engine.request import Prompt
 from llama_py.server.access.keys import ApiKey
 from tests.patience import PATIENCE

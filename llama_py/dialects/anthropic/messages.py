@@ -30,8 +30,7 @@ from llama_py.dialects.known_fields import CHAT_OPTIONS, Dialect, ours
 from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.media_parts import render_results
 from llama_py.dialects.part_variables import part_variables
-from llama_py.dialects.requests import read_request
-from llama_py.dialects.sampling import read_generation, read_sampling, with_biases
+from llama_py.dialects.requests import read_generation, read_request, read_sampling, with_biases
 from llama_py.dialects.token_texts import as_bool
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import GenerationRequest, Record

@@ -22,7 +22,7 @@ from llama_py.dialects.llama_server.options import (
 from llama_py.dialects.llama_server.wire import NativeReply, Shape
 from llama_py.dialects.media_parts import MarkedPrompt, prompt_with_media
 from llama_py.dialects.openai.bodies import placed
-from llama_py.dialects.sampling import read_generation
+from llama_py.dialects.requests import read_generation
 from llama_py.dialects.token_texts import as_bool, mixed_tokens, read_prompts
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import GenerationRequest, Prompt, Record

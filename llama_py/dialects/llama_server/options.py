@@ -9,7 +9,7 @@ from typing import Any
 from llama_py.chat.constraints import CompiledGrammar, LlamaGrammar, compile_schema
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.fields import whole, whole_number
-from llama_py.dialects.sampling import read_biases, read_sampling
+from llama_py.dialects.requests import read_biases, read_sampling
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import COMPLETION
 from llama_py.options.checks import check_number

@@ -21,7 +21,7 @@ from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.openai.chat import ChatCall, parse_chat
 from llama_py.dialects.openai.completions import CompletionCall, parse_completion
 from llama_py.dialects.openai.wire import ChatWireReply, CompletionWireReply
-from llama_py.dialects.sampling import with_biases
+from llama_py.dialects.requests import with_biases
 from llama_py.dialects.token_texts import as_bool
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import Record

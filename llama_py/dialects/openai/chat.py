@@ -31,8 +31,7 @@ from llama_py.dialects.openai.messages import (
     read_tools,
 )
 from llama_py.dialects.part_variables import part_variables
-from llama_py.dialects.requests import read_request
-from llama_py.dialects.sampling import most_tokens, read_generation, read_sampling
+from llama_py.dialects.requests import most_tokens, read_generation, read_request, read_sampling
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.errors import ParameterError
 from llama_py.options import CHAT, ChatOptions

@@ -14,8 +14,14 @@ from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.infill import infill_tokens
 from llama_py.dialects.openai.encode import CompletionEncoder, ResponseHead
-from llama_py.dialects.requests import read_grammar, read_request, requests_of
-from llama_py.dialects.sampling import most_tokens, read_generation, read_sampling
+from llama_py.dialects.requests import (
+    most_tokens,
+    read_generation,
+    read_grammar,
+    read_request,
+    read_sampling,
+    requests_of,
+)
 from llama_py.engine.request import GenerationRequest, Prompt, Record
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import COMPLETION, MAX_CHOICES, CompletionOptions

@@ -18,8 +18,7 @@ from llama_py.dialects.chat_requests import chat_requests
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Failure, Kind, RequestError, openai_error
 from llama_py.dialects.media_parts import PlacedAudio
-from llama_py.dialects.requests import NO_PROMPT
-from llama_py.dialects.sampling import read_generation, read_sampling
+from llama_py.dialects.requests import NO_PROMPT, read_generation, read_sampling
 from llama_py.dialects.usage import PromptProgress
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.dialects.wire_json import DONE, frame

@@ -22,7 +22,7 @@ from llama_py.dialects.known_fields import CHAT_OPTIONS, Dialect, ours
 from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.media_parts import render_results
 from llama_py.dialects.part_variables import part_variables
-from llama_py.dialects.requests import read_request
+from llama_py.dialects.requests import read_generation, read_request, read_sampling, with_biases
 from llama_py.dialects.responses.encode import AskedResponse, ResponsesReply
 from llama_py.dialects.responses.items import (
     InputHistory,
@@ -34,7 +34,6 @@ from llama_py.dialects.responses.items import (
 from llama_py.dialects.responses.output import new_id
 from llama_py.dialects.responses.repeated import repeated_fields
 from llama_py.dialects.responses.tools import Tools, read_choice
-from llama_py.dialects.sampling import read_generation, read_sampling, with_biases
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.errors import shown
