@@ -138,7 +138,7 @@ LLAMA_CLI: Mapping[str, str] = {
     "--ubatch-size": _IN_PYTHON,
     "--mlock": _IN_PYTHON,
     "--no-mmap": _IN_PYTHON,
-    "--lora": _IN_PYTHON,
+    "--lora": "llama-py serve takes it; in Python it is lora_path of Llama",
     "-np": "it is an option of llama-py serve",
     "--parallel": "it is an option of llama-py serve",
     "-lv": "it is --verbose here",
