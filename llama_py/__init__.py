@@ -183,7 +183,7 @@ _HOMES = {
     "Prewarmed": "api.kept.model_cache",
     "PromptLookup": "options.drafters",
     "QueueFullError": "errors",
-    "ReplyStream": "api.reply_stream",
+    "ReplyStream": "api.call",
     "Ranked": "api.embedding.calls",
     "RequestCancelled": "errors",
     "ReuseInfo": "memory.sequences",
