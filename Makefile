@@ -1,5 +1,5 @@
 # make chat   set everything up and ask the bundled model a question
-# make test   set everything up and run the tests of every day, about five minutes on two cores
+# make test   set everything up and run the tests of every day, ten minutes on two cores
 # make test-rest   the others: kernels, packaging, the page in a browser, whatever is slow
 # make check  formatting, types, generated files
 # make site   the documentation as a site, in site/; make site-check looks at it as well
