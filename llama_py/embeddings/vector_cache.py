@@ -63,7 +63,7 @@ class _Disk(diskcache.Disk):  # type: ignore[misc]
         return value if mode == _RAW and isinstance(value, bytes) else b""
 
     def remove(self, file_path: Any) -> None:
-        """There are no files: what the table names are not ours."""
+        """Removes nothing: files that the table names are not ours."""
 
 
 class VectorCache:

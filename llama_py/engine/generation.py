@@ -225,7 +225,7 @@ class Generation:
 
 # ---- preparing -----------------------------------------------------------------------------------
 #
-# What is done for a request before the engine gets it, in the thread of whoever asks.
+# Work on a request before the engine gets it, in the caller's thread.
 #
 # Compiling a grammar, tokenizing a long prompt and feeding it to the penalties may take long. None
 # of it touches the context, so that other streams go on meanwhile.
@@ -285,7 +285,7 @@ def resolve(request: GenerationRequest, cache: SequenceCache, vocab: Vocab) -> R
             fresh=not request.reuse,
             media=prompt.text_media if prompt.media else (),
         )
-    if not request.targets:  # which are thousands that begin alike, checked by whoever made them
+    if not request.targets:  # thousands that begin alike, checked where they were made
         vocab.check_tokens(prompt.tokens)
     return cache.resolve_tokens(prompt.tokens, namespace=request.namespace)
 

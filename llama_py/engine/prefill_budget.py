@@ -47,7 +47,7 @@ _GROWTH = 2.0
 _DUE = 64
 #: A stream with this many tokens has only just begun.
 _AT_FIRST = 2
-#: One with so many is counted with those that begin: it waited with them a moment ago.
+#: A stream with up to this many is counted with those that begin: it waited with them.
 _BEGINS = 8
 #: How fast what is usual follows steps that take longer; those that take less show it at once.
 _FOLLOW = 0.1

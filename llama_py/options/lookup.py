@@ -14,7 +14,7 @@ __all__ = ["LONGEST_MATCH", "followed", "renamed"]
 
 #: Tokens before a match that are compared to choose between several matches.
 LONGEST_MATCH = 32
-#: An edit: at most this many tokens since it began, in place of at most so many others.
+#: An edit: the most tokens since it began, and the most that they replace.
 _TAIL, _GONE = 6, 6
 #: So many of the last tokens are compared with what they repeat, to learn what is called otherwise.
 _COMPARED = 512

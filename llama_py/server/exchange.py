@@ -458,7 +458,7 @@ async def count_tokens(request: Request, parse: Parse) -> int:
             for each in requests:
                 try:
                     tokens += loaded.count(each) if not each.choice else 0
-                except ContextOverflowError:  # whoever counts wants to know by how much
+                except ContextOverflowError:  # a caller that counts wants the number
                     too_long.append(each)
             return tokens, too_long
 

@@ -207,7 +207,7 @@ def _refuse_custom(tools: Sequence[Any]) -> None:
 
 
 def _is_function(tool: Any) -> bool:
-    """True also for what is not a tool at all: whoever reads it says so."""
+    """True also for values that are not tools: their reader reports them."""
     return not isinstance(tool, dict) or tool.get("type") in (None, "function")
 
 
