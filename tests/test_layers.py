@@ -23,8 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "regular_files": set(),
     "tenants": set(),
     "demo": {"errors"},
-    "digests": {"core", "errors"},
-    "hub": {"digests", "errors", "version"},
+    "models": {"core", "errors", "regular_files", "version"},
     "_native": {"errors", "version"},
     "gguf": {"_native", "errors", "regular_files"},
     "core": {"_native", "gguf", *LEAVES},
@@ -36,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "embeddings": {"core", "media", *LEAVES},
     "dialects": {"chat", "embeddings", "engine", "media", *LEAVES},
     # "llama_cpp" for the types of the C pointers that it offers
-    "api": {"llama_cpp", "core", "memory", "states", "engine", "chat", "dialects", "hub", *LEAVES}
+    "api": {"llama_cpp", "core", "memory", "states", "engine", "chat", "dialects", "models", *LEAVES}
     | {"embeddings", "gguf", "media"},
 }
 ALLOWED["rpc"] = {"core"}

@@ -659,7 +659,7 @@ class Llama(LlamaCppNames, CacheNames):
         Raises:
             ParameterError: a pattern matches no file, or several.
         """
-        from llama_py.hub import download, projector_for
+        from llama_py.models.downloads import download, projector_for
 
         path = download(repo_id, filename, additional_files, local_dir, cache_dir)
         wanted = options.get("mmproj", "auto")

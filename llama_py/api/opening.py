@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_py.api.weights import read_weights
@@ -48,7 +49,10 @@ def open_model(
         ParameterError, ModelLoadError, ContextCreationError: see ``Llama``; nothing is left in
             memory.
     """
-    arguments = {"model_path": read_path("model_path", model_path), **options}
+    path = read_path("model_path", model_path)
+    if not Path(path).exists():
+        path, options = _by_name(path, options, given)
+    arguments = {"model_path": path, **options}
     template, chat_format = _read_template(options)
     loaded = _loaded(arguments, given)
 
@@ -74,6 +78,20 @@ def open_model(
     from llama_py.api.kept.model_cache import ModelCache
 
     return runtime, ModelCache(runtime, slots)
+
+
+def _by_name(
+    name: str, options: Mapping[str, Any], given: dict[str, Any]
+) -> tuple[str, Mapping[str, Any]]:
+    """The file of a name, and the options with the projector that came with it."""
+    from llama_py.models.resolve import resolve
+
+    found = resolve(name)
+    given["model_path"] = found.path
+    if found.projector is None or options["mmproj"] != "auto":
+        return found.path, options
+    given["mmproj"] = found.projector
+    return found.path, {**options, "mmproj": found.projector}
 
 
 def _loaded(arguments: Mapping[str, Any], given: dict[str, Any]) -> LoadedModel:

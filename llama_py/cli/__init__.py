@@ -1,5 +1,5 @@
-"""The command ``llama-py``: chat, generate, embed, serve, cluster, inspect, devices, rpc-server,
-bench.
+"""The command ``llama-py``: chat, generate, embed, serve, cluster, pull, list, show, rm, verify,
+where, inspect, devices, rpc-server, bench.
 
 Errors print one sentence on standard error and exit with code 2, without a traceback. Modules of
 the package are imported when a command needs them, so that ``--help`` is quick and loads no native
@@ -33,7 +33,8 @@ examples:
   llama-py chat                           talk to the bundled model
   llama-py chat "What is 2 + 3?"          one question, one answer
   llama-py chat model.gguf                talk to another model
-  llama-py chat --hf Qwen/Qwen3-0.6B-GGUF:Q8_0
+  llama-py chat Qwen/Qwen3-0.6B-GGUF:Q8_0 downloads a model first
+  llama-py list                           the models of this machine
   git diff | llama-py chat model.gguf "Summarise this change."
   llama-py serve                          the bundled model behind HTTP
   llama-py inspect model.gguf             what is in a file
@@ -109,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         embed,
         generate,
         inspect,
+        models,
         rpc_server,
         serve,
     )
@@ -127,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     embed.add_parser(commands)
     serve.add_parser(commands)
     cluster.add_parser(commands)
+    models.add_parsers(commands)
     inspect.add_parser(commands)
     devices.add_parser(commands)
     rpc_server.add_parser(commands)

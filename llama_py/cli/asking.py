@@ -33,14 +33,31 @@ def prompt_of(parsed: argparse.Namespace, what: str = "the prompt") -> str | Non
         ParameterError: there is more than a model and a prompt.
     """
     words = [*parsed.words]
-    if words and parsed.model is None and parsed.hf is None and _is_model(words[0]):
+    if (
+        words
+        and parsed.model is None
+        and parsed.hf is None
+        and _is_model(words[0], len(words) == 1)
+    ):
         parsed.model = words.pop(0)
     if len(words) > 1:
         raise ParameterError(f'{what} is one argument; write it in quotes: "{" ".join(words)}"')
     return words[0] if words else None
 
 
-def _is_model(word: str) -> bool:
+def _is_model(word: str, alone: bool) -> bool:
+    """Whether an argument is a model; one that is ``alone`` may be a prompt such as "and/or"."""
+    if not word.split() or len(word.split()) > 1:
+        return False
+    from llama_py.models.references import reference_of
+
+    named = reference_of(word)
+    if named is not None and (not alone or named.quant or named.file or "gguf" in word.lower()):
+        return True
+    return _is_file(word) or (not alone and not Path(word).expanduser().is_file())
+
+
+def _is_file(word: str) -> bool:
     path = Path(word).expanduser()
     try:
         with open_regular(path) as file:

@@ -153,8 +153,7 @@ LLAMA_CLI: Mapping[str, str] = {
     "--insecure": "leave it out; downloads are always checked",
 }
 
-_SHOW = "it is inspect here"
-_NO_STORE = "models are files here, named with -m; those of --hf are in the hub's cache"
+_NO_STORE = "models are loaded by the command that names them, and leave memory when it ends"
 #: Commands of Ollama and of llama.cpp.
 COMMANDS: Mapping[str, str] = {
     "run": "it is chat here",
@@ -163,13 +162,10 @@ COMMANDS: Mapping[str, str] = {
     "embedding": "it is embed here",
     "server": "it is serve here",
     "start": "it is serve here",
-    "show": _SHOW,
-    "info": _SHOW,
-    "pull": "--hf OWNER/NAME of chat, generate, embed and serve downloads a model",
-    "list": _NO_STORE,
-    "ls": _NO_STORE,
+    "info": "it is inspect here",
+    "ls": "it is list here",
+    "download": "it is pull here",
     "ps": _NO_STORE,
-    "rm": _NO_STORE,
     "stop": _NO_STORE,
     "create": _NO_STORE,
     "version": "it is --version here",

@@ -71,8 +71,9 @@ def add_parser(commands: Any) -> None:
     which.add_argument(
         "-m",
         "--model",
-        metavar="PATH",
-        help="a GGUF file (default: LLAMA_PY_MODEL, or the bundled one)",
+        metavar="MODEL",
+        help="a GGUF file, OWNER/NAME:QUANT of the hub, or a name of llama-py list (default: "
+        "LLAMA_PY_MODEL, or the bundled one)",
     )
     which.add_argument("--hf", metavar="REPO[:QUANT]", help="download from the Hugging Face hub")
     for option in _FLAGGED:

@@ -22,6 +22,7 @@ from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama
+    from llama_py.models.resolve import Located
 
 __all__ = [
     "Parser",
@@ -32,9 +33,9 @@ __all__ = [
     "argument_type",
     "help_of",
     "load_model",
+    "located",
     "meaning_of",
     "model_path",
-    "projector_of",
     "read_argument",
     "read_template",
     "sampling",
@@ -145,8 +146,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "-m",
         "--model",
-        metavar="PATH",
-        help="a GGUF file (default: LLAMA_PY_MODEL, or the bundled demonstration)",
+        metavar="MODEL",
+        help="a GGUF file, OWNER/NAME:QUANT of the hub, or a name of llama-py list (default: "
+        "LLAMA_PY_MODEL, or the bundled demonstration)",
     )
     which.add_argument(
         "--hf",
@@ -282,23 +284,22 @@ def model_path(model: str | None, hf: str | None) -> str:
 
     Without a name it is that of the environment variable ``LLAMA_PY_MODEL``, or the bundled one.
     """
-    if hf is not None:
-        from llama_py.hub import download
-
-        return download(hf)
-    model = model or os.environ.get("LLAMA_PY_MODEL")
-    if model:
-        return model
-    from llama_py.demo import demo_model_path
-
-    return demo_model_path()
+    return located(model, hf).path
 
 
-def projector_of(hf: str, model: str) -> str | None:
-    """The projector in the repository that a model was downloaded from, if it has one."""
-    from llama_py.hub import projector_for
+def located(model: str | None, hf: str | None = None) -> Located:
+    """The same, with the projector that came with it."""
+    from llama_py.models.resolve import Located, resolve
 
-    return projector_for(hf, model)
+    name = f"hf:{hf}" if hf is not None else model or os.environ.get("LLAMA_PY_MODEL")
+    if not name:
+        from llama_py.demo import demo_model_path
+
+        return Located(demo_model_path())
+    from llama_py.cli.progress import ProgressLine
+
+    with ProgressLine(name, enabled=sys.stderr.isatty()) as line:
+        return resolve(name, line.bytes)
 
 
 def load_model(parsed: argparse.Namespace) -> Llama:
@@ -306,12 +307,12 @@ def load_model(parsed: argparse.Namespace) -> Llama:
     from llama_py.api.llama import Llama
     from llama_py.cli.progress import ProgressLine
 
-    path = model_path(parsed.model, parsed.hf)
+    found = located(parsed.model, parsed.hf)
     options = _given(parsed, LOAD)
-    if parsed.hf is not None and "mmproj" not in options:
-        options["mmproj"] = projector_of(parsed.hf, path)
+    if found.projector is not None:
+        options.setdefault("mmproj", found.projector)
     if "n_threads" in options:
         options["n_threads_batch"] = options["n_threads"]
     progress = ProgressLine("loading the model", enabled=sys.stderr.isatty() and not parsed.verbose)
     with progress:
-        return Llama(path, progress=progress.fraction, **options)
+        return Llama(found.path, progress=progress.fraction, **options)

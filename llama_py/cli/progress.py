@@ -9,6 +9,8 @@ import time
 
 from typing_extensions import Self
 
+from llama_py.cli.sizes import shown_bytes
+
 __all__ = ["ProgressLine"]
 
 #: Nothing is shown for what is quicker than this, in seconds.
@@ -33,6 +35,8 @@ class ProgressLine:
         self._done = False
         self._start = time.monotonic()
         self._timer: threading.Timer | None = None
+        #: When the first bytes came, and how many those were.
+        self._pace = 0.0, 0
 
     def __enter__(self) -> Self:
         self._start = time.monotonic()
@@ -56,6 +60,17 @@ class ProgressLine:
     def inputs(self, done: int, total: int) -> None:
         """Show how many of the texts are done (for ``embed(progress=...)``)."""
         self._show(done / max(total, 1), f"{done}/{total}")
+
+    def bytes(self, done: int, total: int) -> None:
+        """Show how many bytes have come, how fast, and the time that is left."""
+        now = time.monotonic()
+        since, before = self._pace
+        if not since or done < before:
+            self._pace = now, done
+        speed = (done - before) / (now - since) if since and now - since > 1 else 0.0
+        left = f", {_duration((total - done) / speed)} left" if speed else ""
+        pace = f", {shown_bytes(int(speed))}/s{left}" if speed else ""
+        self._show(done / max(total, 1), f"{shown_bytes(done)} of {shown_bytes(total)}{pace}")
 
     def clear(self) -> None:
         """Erase the line, and show nothing from now on."""
@@ -86,3 +101,9 @@ class ProgressLine:
     def _write(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -141,7 +141,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 def _configuration(parsed: argparse.Namespace) -> Configuration:
     from llama_py.demo import demo_model_path
-    from llama_py.server.config.configuration import Given, read_configuration
+    from llama_py.server.config.configuration import Given, read_configuration, with_files
     from llama_py.server.config.model_options import MODEL_FLAGS
     from llama_py.server.config.settings import SETTINGS
 
@@ -149,13 +149,11 @@ def _configuration(parsed: argparse.Namespace) -> Configuration:
     chosen = {name: given[f"set_{name}"] for name in SETTINGS.options}
     model = parsed.model or parsed.model_flag
     if parsed.hf is not None:
-        model = options.model_path(None, parsed.hf)
+        model = f"hf:{parsed.hf}"
     values = {name: given[f"model_{name}"] for name in MODEL_FLAGS}
-    if parsed.hf is not None and values["mmproj"] is None:
-        values["mmproj"] = options.projector_of(parsed.hf, str(model))
     if values["chat_template"] is not None:
         values["chat_template"] = options.read_template(values["chat_template"], "--chat-template")
-    return read_configuration(
+    found = read_configuration(
         Given(
             config=parsed.config,
             model=model,
@@ -166,6 +164,7 @@ def _configuration(parsed: argparse.Namespace) -> Configuration:
         os.environ,
         demo_model_path,
     )
+    return with_files(found, options.located)
 
 
 def _announce(addresses: Sequence[str], settings: Settings) -> None:

@@ -237,7 +237,7 @@ class _Pictures:
         Raises:
             ValueError: no file matches, or several do.
         """
-        from llama_py.hub import download_projector
+        from llama_py.models.downloads import download_projector
 
         path = download_projector(repo_id, filename, local_dir, cache_dir)
         return cls(clip_model_path=path, **kwargs)

@@ -435,7 +435,7 @@ class Llama(Facts, ByHand):
             additional_files: further files to download.
             kwargs: arguments of ``Llama``.
         """
-        from llama_py.hub import download
+        from llama_py.models.downloads import download
 
         path = download(repo_id, filename, additional_files or (), local_dir, cache_dir)
         return cls(model_path=path, **kwargs)

@@ -17,6 +17,8 @@ from typing import Any
 
 from llama_py.chat.formats.builtin import is_template
 from llama_py.errors import MissingPackageError, ParameterError, UnknownParameterError, shown
+from llama_py.models.references import looks_like_path
+from llama_py.models.resolve import Located
 from llama_py.options import Option
 from llama_py.regular_files import read_short_text
 from llama_py.server.access.keys import HIDDEN, ApiKey, key_from_table, read_key_file, single_key
@@ -35,6 +37,7 @@ __all__ = [
     "default_model_id",
     "read_configuration",
     "to_toml",
+    "with_files",
 ]
 
 _PREFIX = "LLAMA_PY_"
@@ -113,6 +116,28 @@ def read_configuration(
     layers.add_environment(environ)
     layers.add_flags(given)
     return layers.result(bundled)
+
+
+def with_files(configuration: Configuration, locate: Callable[[str], Located]) -> Configuration:
+    """The same with the files of models that are named (``owner/name:QUANT``, a short name).
+
+    Raises:
+        ModelNotFoundError, DownloadError, ParameterError: see ``llama_py.models.resolve``.
+    """
+    settings = configuration.settings
+    models = tuple(_with_file(model, locate) for model in settings.models)
+    return replace(configuration, settings=replace(settings, models=models))
+
+
+def _with_file(model: ModelSettings, locate: Callable[[str], Located]) -> ModelSettings:
+    if Path(model.path).exists():
+        return model
+    found, options = locate(model.path), dict(model.options)
+    if found.projector is not None and options.get("mmproj", "auto") == "auto":
+        options["mmproj"] = found.projector
+    unnamed = model.id == default_model_id(model.path)
+    name = found.name if unnamed else model.id
+    return replace(model, id=name, path=found.path, options=options)
 
 
 class _Layers:
@@ -278,7 +303,9 @@ def _model_of(table: dict[str, Any], here: Path) -> ModelSettings:
     options = {name: table[name] for name in table.keys() - own}
     if not isinstance(values.get("path"), str) or not values["path"]:
         raise ParameterError('a [[model]] has no path; write path = "model.gguf"')
-    values["path"] = str(here / Path(values["path"]).expanduser())
+    beside = here / Path(values["path"]).expanduser()
+    if looks_like_path(values["path"]) or beside.exists():
+        values["path"] = str(beside)
     values.setdefault("id", default_model_id(values["path"]))
     values["aliases"] = read_list("aliases", values.get("aliases", ()))
     if isinstance(lora := options.get("lora_path"), str):

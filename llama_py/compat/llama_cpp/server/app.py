@@ -109,7 +109,7 @@ def _native_model(settings: ModelSettings) -> Any:
 
     path = settings.model
     if settings.hf_model_repo_id is not None:
-        from llama_py.hub import download
+        from llama_py.models.downloads import download
 
         path = download(settings.hf_model_repo_id, settings.model, (), None, None)
     given = {**LOADING_DEFAULTS, **arguments_of(settings)}
@@ -144,7 +144,7 @@ def _projector(settings: ModelSettings) -> str:
     path = str(settings.clip_model_path)
     if settings.hf_model_repo_id is None:
         return path
-    from llama_py.hub import download_projector
+    from llama_py.models.downloads import download_projector
 
     return download_projector(settings.hf_model_repo_id, path)
 

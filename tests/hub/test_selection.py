@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 import subprocess
 import sys
-import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from llama_py import Llama, demo_model_path
 from llama_py.compat.vision import MoondreamChatHandler
-from llama_py.errors import LlamaError, ModelNotFoundError, ParameterError
-from llama_py.hub import (
-    DownloadError,
-    HuggingFace,
-    download,
-    download_projector,
-    projector_for,
-    select,
-    select_projector,
-)
+from llama_py.errors import ParameterError
+from llama_py.models.downloads import download, download_projector, projector_for
+from llama_py.models.selection import select, select_drafter, select_projector
+from tests.hub.hubs import COMMIT, Hub, hub
+from tests.hub.test_transport import environment
 from tests.media.pictures import disc, png
 from tests.media.projectors import tiny_projector
 from tests.patience import PATIENCE
@@ -51,18 +43,16 @@ class Shelf:
 
     def __init__(self, files: Sequence[str] = FILES) -> None:
         self.files = files
-        self.listed = 0
         self.fetched: list[str] = []
 
-    def list_files(self, repo_id: str) -> Sequence[str]:
-        assert repo_id == REPO
-        self.listed += 1
+    def list_files(self, repo: str, revision: str = "main") -> Sequence[str]:
+        assert (repo, revision) == (REPO, "main")
         return self.files
 
-    def fetch(self, repo_id: str, filename: str) -> str:
-        assert repo_id == REPO
-        self.fetched.append(filename)
-        return f"/cache/{filename}"
+    def fetch(self, repo: str, names: Sequence[str], revision: str = "main") -> list[str]:
+        assert (repo, revision) == (REPO, "main")
+        self.fetched += names
+        return [f"/cache/{name}" for name in names]
 
 
 @pytest.mark.parametrize(
@@ -84,13 +74,6 @@ def test_the_file_that_is_meant(reference: str, filename: str | None, expected: 
     shelf = Shelf()
     assert download(reference, filename, hub=shelf) == f"/cache/{expected[0]}"
     assert shelf.fetched == expected
-
-
-def test_an_exact_name_needs_no_list() -> None:
-    shelf = Shelf()
-    download(REPO, "model-f16.gguf", ["mmproj-model-f16.gguf"], hub=shelf)
-    assert shelf.listed == 0
-    assert shelf.fetched == ["model-f16.gguf", "mmproj-model-f16.gguf"]
 
 
 def test_additional_files_may_be_patterns() -> None:
@@ -140,11 +123,30 @@ def test_part_of_a_quantizations_name_is_another_one(quantization: str) -> None:
     assert shelf.fetched == []
 
 
-def test_nothing_usual_among_several_is_an_error() -> None:
-    with pytest.raises(ParameterError, match="2 files"):
-        select(["a-Q2_K.gguf", "a-Q3_K.gguf"], None, None, REPO)
+def test_nothing_usual_among_several_is_the_first_and_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert select(["a-Q3_K.gguf", "a-Q2_K.gguf"], None, None, REPO) == ["a-Q2_K.gguf"]
+    assert "a-Q2_K.gguf is taken; there are: a-Q2_K.gguf, a-Q3_K.gguf" in caplog.text
     with pytest.raises(ParameterError, match="no GGUF files at all"):
         select(["model.safetensors"], None, None, REPO)
+
+
+def test_of_one_quantization_the_plainest_name_is_taken() -> None:
+    files = ["x-UD-Q4_K_M.gguf", "x-Q4_K_M.gguf", "sub/x-Q4_K_M.gguf"]
+    assert select(files, None, "Q4_K_M", REPO) == ["x-Q4_K_M.gguf"]
+
+
+@pytest.mark.parametrize("name", ["mtp-x.gguf", "eagle3-x.gguf", "x-imatrix.gguf", "mmproj-x.gguf"])
+def test_what_is_beside_a_model_is_not_one(name: str) -> None:
+    assert select([name, "x-Q2_K.gguf"], None, None, REPO) == ["x-Q2_K.gguf"]
+
+
+def test_the_drafter_of_a_models_folder_and_quantization_comes_first() -> None:
+    files = ["dflash-Q8_0.gguf", "q/mtp-Q8_0.gguf", "q/mtp-Q4_K_M.gguf"]
+    assert select_drafter(files, "q/x-Q4_K_M.gguf") == "q/mtp-Q4_K_M.gguf"
+    assert select_drafter(files, "x-Q8_0.gguf") == "dflash-Q8_0.gguf"
+    assert select_drafter(["x.gguf"], "x.gguf") is None
 
 
 def test_a_split_model_with_a_part_missing_is_an_error() -> None:
@@ -185,7 +187,6 @@ def test_the_projector_that_is_meant(files: list[str], beside: str, expected: li
 def test_a_projector_by_name_or_pattern() -> None:
     shelf = Shelf()
     assert download_projector(REPO, "mmproj-model-f16.gguf", hub=shelf).endswith("-f16.gguf")
-    assert shelf.listed == 0
     assert download_projector(f"{REPO}:Q8_0", "mmproj*", hub=shelf).endswith("-f16.gguf")
     assert download_projector(REPO, hub=shelf) == "/cache/mmproj-model-f16.gguf"
     with pytest.raises(ParameterError, match=r"'\*none\*'; there are: mmproj-model-f16.gguf"):
@@ -207,149 +208,76 @@ def test_no_projector_and_several(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert projector_for(REPO, "/cache/m.gguf", own, hub=Shelf()) == str(own)
 
 
-# ---- huggingface_hub -------------------------------------------------------------------------
-
-
-class RepositoryNotFoundError(Exception):
-    """Named as in huggingface_hub."""
-
-
-class GatedRepoError(RepositoryNotFoundError):
-    """Named as in huggingface_hub."""
-
-
-class EntryNotFoundError(Exception):
-    """Named as in huggingface_hub."""
-
-
-class FakeModule(types.ModuleType):
-    """The functions of huggingface_hub that are called."""
-
-    def __init__(self, folder: Path, error: Exception | None = None) -> None:
-        super().__init__("huggingface_hub")
-        self.folder = folder
-        self.error = error
-        self.cached = False
-        self.calls: list[dict[str, Any]] = []
-
-    def HfApi(self) -> FakeModule:
-        return self
-
-    def list_repo_files(self, _repo: str) -> list[str]:
-        if self.error is not None:
-            raise self.error
-        return [path.name for path in self.folder.iterdir()]
-
-    def hf_hub_download(self, repo: str, filename: str, **options: Any) -> str:
-        if self.error is not None and not self.cached:
-            raise self.error
-        self.calls.append({"repo": repo, "filename": filename, **options})
-        return str(self.folder / filename)
-
-    def snapshot_download(self, _repo: str, **options: Any) -> str:
-        assert options["local_files_only"]
-        if not self.cached:
-            raise FileNotFoundError("not in the cache")
-        return str(self.folder)
+# ---- where a model is named ------------------------------------------------------------------
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeModule:
-    module = FakeModule(tmp_path)
-    (tmp_path / "demo-Q8_0.gguf").symlink_to(demo_model_path())
-    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
-    return module
+def hub_of_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub that has the bundled model and a projector for it, in its environment."""
+    files = {
+        "demo-Q8_0.gguf": Path(demo_model_path()).read_bytes(),
+        "mmproj-tiny-f16.gguf": Path(tiny_projector("mlp", DEMO_WIDTH)).read_bytes(),
+    }
+    with hub(files) as server:
+        for name, value in environment(server, tmp_path).items():
+            monkeypatch.setenv(name, value)
+        yield server
 
 
-def test_from_pretrained_downloads_and_loads(fake: FakeModule, tmp_path: Path) -> None:
-    with Llama.from_pretrained(
-        "a/b", "*Q8_0.gguf", local_dir=tmp_path, cache_dir=tmp_path / "c", n_ctx=256
-    ) as llm:
-        assert llm.n_vocab() > 0
-    assert fake.calls == [
-        {
-            "repo": "a/b",
-            "filename": "demo-Q8_0.gguf",
-            "local_dir": tmp_path,
-            "cache_dir": tmp_path / "c",
-        }
-    ]
+def sees(llm: Llama) -> bool:
+    media = llm.runtime.loaded.media
+    return media is not None and media.path is not None
 
 
-def test_from_pretrained_finds_the_projector(fake: FakeModule) -> None:
-    (fake.folder / "mmproj-tiny-f16.gguf").symlink_to(tiny_projector("mlp", DEMO_WIDTH))
+def test_from_pretrained_downloads_and_loads(hub_of_demo: Hub, tmp_path: Path) -> None:
+    with Llama.from_pretrained("a/b", "*Q8_0.gguf", local_dir=tmp_path / "l", n_ctx=256) as llm:
+        assert llm.model_path == str(tmp_path / "l" / "demo-Q8_0.gguf")
+    assert hub_of_demo.bodies == 2  # the model, and its projector
+
+
+@pytest.mark.parametrize("name", ["a/b", "a/b:Q8_0", "hf.co/a/b", "hf:a/b/demo-Q8_0.gguf@main"])
+def test_a_reference_stands_wherever_a_path_may(hub_of_demo: Hub, name: str) -> None:
+    with Llama(name, n_ctx=256) as llm:
+        assert Path(llm.model_path).name == "demo-Q8_0.gguf"
+        assert sees(llm)
+    assert hub_of_demo.tokens == set()
+
+
+def test_from_pretrained_finds_the_projector(hub_of_demo: Hub) -> None:
     for given, seen in ({}, True), ({"mmproj": None}, False), ({"mmproj": "*tiny*"}, True):
         with Llama.from_pretrained("a/b", "*Q8_0.gguf", n_ctx=256, **given) as llm:
-            media = llm.runtime.loaded.media
-            assert media is not None
-            assert (media.path is not None) == seen
-    assert [call["filename"] for call in fake.calls].count("mmproj-tiny-f16.gguf") == 2
+            assert sees(llm) == seen
+    assert hub_of_demo.bodies == 2
 
 
-def test_the_command_line_finds_the_projector(fake: FakeModule) -> None:
-    (fake.folder / "mmproj-tiny-f16.gguf").symlink_to(tiny_projector("mlp", DEMO_WIDTH))
-    picture = fake.folder / "disc.png"
+def test_the_command_line_finds_the_projector(hub_of_demo: Hub, tmp_path: Path) -> None:
+    picture = tmp_path / "disc.png"
     picture.write_bytes(png(disc()))
-    done = run("chat", "--hf", "a/b:Q8_0", "--image", str(picture), "-n", "4", "--stats", "What?")
-    assert done.returncode == 0, done.stderr
-    assert "0 tokens reused" in done.stderr
-    configured = run("serve", "--hf", "a/b:Q8_0", "--print-config")
-    assert f'mmproj = "{fake.folder / "mmproj-tiny-f16.gguf"}"' in configured.stdout
+    for named in (["--hf", "a/b:Q8_0"], ["-m", "a/b"]):
+        done = run("chat", *named, "--image", str(picture), "-n", "4", "--stats", "What?")
+        assert done.returncode == 0, done.stderr
+        assert "0 tokens reused" in done.stderr
+        configured = run("serve", *named, "--print-config")
+        assert 'mmproj-tiny-f16.gguf"' in configured.stdout
 
 
-def test_a_handler_of_the_drop_in_comes_from_the_hub(fake: FakeModule) -> None:
-    (fake.folder / "tiny-mmproj-f16.gguf").touch()
+def test_a_handler_of_the_drop_in_comes_from_the_hub(hub_of_demo: Hub) -> None:
     handler = MoondreamChatHandler.from_pretrained("a/b", "*mmproj*", verbose=False)
-    assert Path(handler.clip_model_path).name == "tiny-mmproj-f16.gguf"
+    assert Path(handler.clip_model_path).name == "mmproj-tiny-f16.gguf"
     with pytest.raises(ValueError, match=r"no files in a/b fit '\*none\*'"):
         MoondreamChatHandler.from_pretrained("a/b", "*none*")
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "words"),
-    [
-        (RepositoryNotFoundError("404"), ModelNotFoundError, "no repository a/b"),
-        (GatedRepoError("403"), ModelNotFoundError, "asks for consent"),
-        (EntryNotFoundError("404"), ModelNotFoundError, "no file x.gguf in a/b"),
-        (ConnectionError("Network is unreachable\nlong story"), DownloadError, "unreachable"),
-        (OSError(28, "No space left on device"), DownloadError, "No space left"),
-    ],
-)
-def test_what_the_hub_refuses_is_a_clear_error(
-    fake: FakeModule, error: Exception, kind: type[LlamaError], words: str
-) -> None:
-    fake.error = error
-    with pytest.raises(kind, match=words) as caught:
-        download("a/b", "x.gguf")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_bug_is_not_hidden(fake: FakeModule) -> None:
-    fake.error = KeyError("bug")
-    with pytest.raises(KeyError):
-        download("a/b", "x.gguf")
-
-
-def test_without_a_network_the_cache_is_searched(fake: FakeModule) -> None:
-    fake.error = ConnectionError("no route to host")
-    with pytest.raises(DownloadError, match="no route"):
-        download("a/b:Q8_0")
-    fake.cached = True
-    assert Path(download("a/b:Q8_0")).name == "demo-Q8_0.gguf"
-
-
 @pytest.mark.parametrize("offline", ["0", "1"])
 def test_without_a_network_there_is_one_clear_line(tmp_path: Path, offline: str) -> None:
-    """huggingface_hub tries five times again, and tells of each; nobody answers at this port."""
-    pytest.importorskip("huggingface_hub")
     stored = tmp_path / "hub" / "models--a--b"
     (stored / "refs").mkdir(parents=True)
-    (stored / "refs" / "main").write_text("abc")
-    (stored / "snapshots" / "abc").mkdir(parents=True)
-    (stored / "snapshots" / "abc" / "x-Q8_0.gguf").symlink_to(demo_model_path())
+    (stored / "refs" / "main").write_text(COMMIT)
+    (stored / "snapshots" / COMMIT).mkdir(parents=True)
+    (stored / "snapshots" / COMMIT / "x-Q8_0.gguf").symlink_to(demo_model_path())
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        environment = {
+        settings = {
             **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
             "HF_HOME": str(tmp_path),
             "HF_ENDPOINT": f"http://127.0.0.1:{closed.getsockname()[1]}",
@@ -357,22 +285,23 @@ def test_without_a_network_there_is_one_clear_line(tmp_path: Path, offline: str)
         }
         command = [sys.executable, "-c", OFFLINE]
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+            command, env=settings, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
     assert done.returncode == 0, done.stderr
     listed, named, cached = done.stdout.splitlines()
     assert listed.startswith("a/none cannot be downloaded: ")
-    assert named.startswith("a/none/x.gguf cannot be downloaded: ")
+    assert named.startswith("a/none cannot be downloaded: ")
     assert "offline mode is enabled" in listed if offline == "1" else "be reached" in listed
     assert "it is not in the cache" in named
     assert Path(cached).name == "x-Q8_0.gguf"
-    assert done.stderr == "the hub cannot be reached; files of a/b come from the cache\n"
+    said = "the hub cannot be reached; files of a/b come from the cache\n"
+    assert done.stderr == ("" if offline == "1" else said)
 
 
 OFFLINE = """
 import time
 from llama_py.errors import DownloadError
-from llama_py.hub import download
+from llama_py.models.downloads import download
 
 time.sleep = lambda seconds: print("waits", seconds)  # for the next try
 for name in (None, "x.gguf"):
@@ -382,20 +311,3 @@ for name in (None, "x.gguf"):
         print(error)
 print(download("a/b:Q8_0"))
 """
-
-
-def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(DownloadError, match=r"pip install 'llama-py\[hub\]'"):
-        download("a/b", "x.gguf")
-
-
-def test_the_real_package_has_what_is_called() -> None:
-    hub: Any = pytest.importorskip("huggingface_hub")
-    assert callable(hub.hf_hub_download)
-    assert callable(hub.snapshot_download)
-    assert callable(hub.HfApi.list_repo_files)
-    errors = importlib.import_module("huggingface_hub.errors")
-    for name in ("RepositoryNotFoundError", "GatedRepoError", "EntryNotFoundError"):
-        assert issubclass(getattr(errors, name), Exception)
-    HuggingFace()
