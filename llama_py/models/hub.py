@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from time import sleep, time
 from typing import Any
 from urllib.parse import quote
 
@@ -151,7 +151,7 @@ def _patiently(ask: Callable[[], _Listing]) -> _Listing:
         except Again as error:
             if error.unreachable or not left:
                 raise
-            time.sleep(1.0 if error.pause is None else error.pause)
+            sleep(1.0 if error.pause is None else error.pause)
     raise AssertionError("not reached")  # pragma: no cover
 
 
@@ -299,5 +299,5 @@ class _Local:
             fetch(connection, remote, partial, (), progress)
             partial.replace(path)
             note_right(path, remote.digest)
-            text = f"{self._commit}\n{remote.digest}\n{time.time()}\n"
+            text = f"{self._commit}\n{remote.digest}\n{time()}\n"
             note.write_text(text, encoding="utf-8")

@@ -13,11 +13,11 @@ import logging
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
+from time import monotonic, sleep
 
 from llama_py.errors import DownloadError
 from llama_py.models.connection import Again, Connection, Response
@@ -199,7 +199,7 @@ class _Download:
                 )
             wait = min(2.0 ** (tries - 2), _LONGEST_PAUSE) if pause is None else pause
             _log.info("%s: %s; next try in %.1f s", self._remote.path, reason, wait)
-            time.sleep(wait)
+            sleep(wait)
 
     def _try_once(self) -> tuple[str, float | None]:
         """Fetch what comes; why no more came, and the pause that the hub asks for."""
@@ -215,7 +215,7 @@ class _Download:
 
     def _read(self, response: Response) -> None:
         """Write a body as far as it comes."""
-        since, before = time.monotonic(), self._have
+        since, before = monotonic(), self._have
         with self._partial.open("ab", 0) as file:
             while self._have < self._remote.size:
                 piece = response.read1(min(_PIECE, self._remote.size - self._have))
@@ -223,10 +223,10 @@ class _Download:
                     return
                 self._write(file, piece)
                 self._add(piece)
-                if time.monotonic() - since > _WINDOW:
+                if monotonic() - since > _WINDOW:
                     if self._have - before < _WINDOW * _SLOWEST:
                         raise Again("almost nothing comes")
-                    since, before = time.monotonic(), self._have
+                    since, before = monotonic(), self._have
 
     def _write(self, file: FileIO, piece: bytes) -> None:
         try:

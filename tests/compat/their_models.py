@@ -10,6 +10,7 @@ from typing import Any
 import huggingface_hub
 
 import llama_py.compat
+import llama_py.models.downloads
 from tests.embeddings.models import encoder
 from tests.models import tiny_model
 from tools.real_models import path_of
@@ -29,5 +30,10 @@ def _file(repo_id: str, filename: str, *_: Any, **__: Any) -> str:
     return str(path_of("smollm2"))
 
 
+def _download(repo_id: str, filename: str | None = None, *_: Any, **__: Any) -> str:
+    return _file(repo_id, filename or "")
+
+
 llama_py.compat.install()
+vars(llama_py.models.downloads)["download"] = _download
 vars(huggingface_hub)["hf_hub_download"] = _file

@@ -24,6 +24,8 @@ from tests.hub.hubs import COMMIT, Hub, hub
 from tests.patience import PATIENCE
 
 NAME = "x-Q8_0.gguf"
+#: Moments at which processes are killed.
+KILLS = int(os.environ.get("LLAMA_PY_KILLS", "3"))
 SECRET = "hf_a_secret_of_this_user"
 
 
@@ -35,7 +37,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         for name in ("HF_HUB_OFFLINE", "LLAMA_CACHE", "HF_HUB_CACHE", "HF_TOKEN"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(connection, "_SILENCE", 0.3)
-        monkeypatch.setattr("llama_py.models.transport.time.sleep", lambda _: None)
+        monkeypatch.setattr("llama_py.models.transport.sleep", lambda _: None)
         yield server
 
 
@@ -268,9 +270,8 @@ def killed_at_random(there: Hub, folder: Path, moments: int) -> None:
 def test_sigkill_leaves_no_broken_model(there: Hub, tmp_path: Path) -> None:
     there.files[NAME] = b"GGUF" + random.Random(2).randbytes(24 << 20)
     there.pause = 0.01
-    moments = int(os.environ.get("LLAMA_PY_KILLS", "3"))
-    killed_at_random(there, tmp_path, moments)
-    assert there.sent - len(there.files[NAME]) <= moments * (1 << 20)
+    killed_at_random(there, tmp_path, KILLS)
+    assert there.sent - len(there.files[NAME]) <= KILLS * (1 << 20)
 
 
 # ---- files that are there --------------------------------------------------------------------

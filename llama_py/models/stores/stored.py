@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_py.models.selection import quantization_of, select_projector, split_models
+from llama_py.models.selection import (
+    is_projector,
+    quantization_of,
+    select_projector,
+    split_models,
+)
 
 __all__ = ["StoredModel", "models_of_folder", "named_like_hub"]
 
@@ -49,27 +54,25 @@ def models_of_folder(
         files: paths below ``root``, with their sizes.
         name_of: the name of a model by the path of its first file.
     """
+    near: dict[str, list[str]] = {}
+    for name in filter(is_projector, files):
+        near.setdefault(name.rpartition("/")[0], []).append(name)
     for first, parts in split_models(files).items():
         missing = "" if first in files else "its first part is missing"
         if "-of-" in first and not missing:
             expected = int(first.rpartition("-of-")[2].removesuffix(".gguf"))
             if len(parts) != expected:
                 missing = f"{expected - len(parts)} of its {expected} parts are missing"
-        near = select_projector(_beside(files, first), first)
+        fitting = select_projector(near.get(first.rpartition("/")[0], ()), first)
         yield StoredModel(
             name_of(first),
             source,
             root / first,
             sum(files[part] for part in parts),
             names=(Path(first).stem, Path(first).name),
-            projector=root / near[0] if len(near) == 1 else None,
+            projector=root / fitting[0] if len(fitting) == 1 else None,
             problem=missing,
         )
-
-
-def _beside(files: Iterable[str], first: str) -> list[str]:
-    folder = first.rpartition("/")[0]
-    return [name for name in files if name.rpartition("/")[0] == folder]
 
 
 def named_like_hub(repo: str, file: str) -> str:
