@@ -137,7 +137,7 @@ def test_help_loads_no_native_library_and_no_numpy() -> None:
         (("serve", "-m", "x", "-c", "9x"), "n_ctx must be an integer"),
         (("chat", "--temprature", "3", "hi"), "--temprature; did you mean --temperature?"),
         (("chat", "--max-tokns=3", "hi"), "--max-tokns; did you mean --max-tokens?"),
-        (("chat", "-m", "Qwen/Qwen3-0.6B-GGUF", "hi"), "--hf Qwen/Qwen3-0.6B-GGUF"),
+        (("chat", "-m", "no-such-model", "hi"), "no model of that name is on this machine"),
         (("chat", "-m", "https://a.example/b.gguf", "hi"), "https://a.example/b.gguf; an address"),
         (("chat", "--temp", "warm", "hi"), "--temp"),
         (("chat", "-m", "a.gguf", "--hf", "a/b", "hi"), "not allowed with"),

@@ -72,11 +72,9 @@ def stands_where_the_tree_says(name: str) -> None:
     assert getattr(errors, parent) in kind.__bases__
 
 
-def test_who_downloads_or_loads_finds_them_too() -> None:
-    from llama_py import hub
+def test_who_loads_finds_them_too() -> None:
     from llama_py._native import loader
 
-    assert hub.DownloadError is errors.DownloadError
     assert loader.LibraryNotFoundError is errors.LibraryNotFoundError
 
 

@@ -35,7 +35,17 @@ ALLOWED: dict[str, set[str]] = {
     "embeddings": {"core", "media", *LEAVES},
     "dialects": {"chat", "embeddings", "engine", "media", *LEAVES},
     # "llama_cpp" for the types of the C pointers that it offers
-    "api": {"llama_cpp", "core", "memory", "states", "engine", "chat", "dialects", "models", *LEAVES}
+    "api": {
+        "llama_cpp",
+        "core",
+        "memory",
+        "states",
+        "engine",
+        "chat",
+        "dialects",
+        "models",
+        *LEAVES,
+    }
     | {"embeddings", "gguf", "media"},
 }
 ALLOWED["rpc"] = {"core"}

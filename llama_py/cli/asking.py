@@ -54,7 +54,13 @@ def _is_model(word: str, alone: bool) -> bool:
     named = reference_of(word)
     if named is not None and (not alone or named.quant or named.file or "gguf" in word.lower()):
         return True
-    return _is_file(word) or (not alone and not Path(word).expanduser().is_file())
+    return _is_file(word) or (not alone and _is_stored(word))
+
+
+def _is_stored(word: str) -> bool:
+    from llama_py.models.stores.catalog import find, stored_models
+
+    return find(word, stored_models()) is not None
 
 
 def _is_file(word: str) -> bool:

@@ -100,12 +100,13 @@ def check_model_file(path: str | os.PathLike[str]) -> GGUFInfo:
     path = Path(path)
     try:
         return _check(path)
-    except ModelNotFoundError as error:
-        hint = _elsewhere(given)
-        if not hint:
+    except ModelNotFoundError:
+        if "://" not in given:
             raise
-        problem = f"there is no model file at {given}" if "://" in given else str(error)
-        raise ModelNotFoundError(f"{problem}; {hint}") from None
+        raise ModelNotFoundError(
+            f"there is no model file at {given}; an address is not opened: download the file, and "
+            "give its path"
+        ) from None
     except InvalidModelError as error:
         raise InvalidModelError(f"{path}: {error}") from None
     except OSError as error:
@@ -265,28 +266,6 @@ def _missing_problem(path: Path) -> str:
     if similar:
         return f"{problem}; in the same folder there are: {_listed(similar)}"
     return f"{problem}, and no .gguf file in {folder.resolve()}"
-
-
-#: A repository of a hub, or its address.
-_REPOSITORY = re.compile(
-    r"(?:(?:https?://)?(?:huggingface\.co|hf\.co)/|hf://|hf:)?([\w.-]+/[\w.-]+?(?::[\w.-]+)?)(?:/.*)?"
-)
-
-
-def _elsewhere(given: str) -> str:
-    """Advice for the name of a model that is somewhere on the net; "" for other paths."""
-    if given.endswith(".gguf") and "://" not in given:
-        return ""
-    found = _REPOSITORY.fullmatch(given)
-    named = found is not None and (found[1] != given or not Path(given).parent.is_dir())
-    if found is not None and named and found[1].count("/") == 1:
-        return (
-            "if that is a repository of the Hugging Face hub, "
-            f"Llama.from_pretrained({found[1]!r}) downloads it (llama-py: --hf {found[1]})"
-        )
-    if re.match(r"\w+://", given):
-        return "an address is not opened: download the file, and give its path"
-    return ""
 
 
 def _listed(names: list[str]) -> str:

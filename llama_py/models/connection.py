@@ -1,4 +1,4 @@
-"""``Connection``: requests to a hub. Its token goes to the hub's own host, and to no other."""
+"""``HubConnection``: requests to a hub. Its token goes to the hub's own host, and to no other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from urllib.parse import urljoin, urlsplit
 from llama_py.errors import DownloadError, LlamaError, ModelNotFoundError
 from llama_py.version import __version__
 
-__all__ = ["Again", "Connection", "Response", "is_offline"]
+__all__ = ["Again", "HubConnection", "Response", "is_offline"]
 
 _HUB = "https://huggingface.co"
 #: Seconds without a byte after which a connection counts as cut.
@@ -62,7 +62,7 @@ def is_offline() -> bool:
     return given.upper() in ("1", "ON", "YES", "TRUE")
 
 
-class Connection:
+class HubConnection:
     """Requests to one hub.
 
     The address is that of ``MODEL_ENDPOINT`` or ``HF_ENDPOINT``, the token that of ``HF_TOKEN``, or

@@ -71,7 +71,7 @@ def check_digest(path: Path, named: str, what: str) -> None:
 
 
 def _note_of(path: Path, named: str) -> Path:
-    """What is there when a file was right, as it is now."""
+    """The note that a file was right, as it is now."""
     found = path.stat()
     facts = f"{path}\0{named}\0{found.st_size}\0{found.st_mtime_ns}\0{found.st_ino}"
     return cache_directory() / "verified" / hashlib.sha256(os.fsencode(facts)).hexdigest()

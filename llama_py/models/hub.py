@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from llama_py.errors import DownloadError, ModelNotFoundError
-from llama_py.models.connection import Again, Connection, is_offline
+from llama_py.models.connection import Again, HubConnection, is_offline
 from llama_py.models.digests import check_digest, is_digest, is_right, note_right
 from llama_py.models.hub_cache import HubCache, cache_folder, lock
 from llama_py.models.in_place import find_in_place
@@ -88,12 +88,12 @@ class HuggingFace:
         shelf = self._shelf(repo, revision, listing.commit)
         return [str(path) for path in self._all(shelf, wanted)]
 
-    def _shelf(self, repo: str, revision: str, commit: str) -> _Cached | _Local:
+    def _shelf(self, repo: str, revision: str, commit: str) -> _CachedFiles | _LocalFiles:
         if self._local is not None:
-            return _Local(self._local, commit)
-        return _Cached(HubCache(self._folder, repo), revision, commit)
+            return _LocalFiles(self._local, commit)
+        return _CachedFiles(HubCache(self._folder, repo), revision, commit)
 
-    def _all(self, shelf: _Cached | _Local, wanted: Sequence[RemoteFile]) -> list[Path]:
+    def _all(self, shelf: _CachedFiles | _LocalFiles, wanted: Sequence[RemoteFile]) -> list[Path]:
         """Several files at once. An interruption ends all of them."""
         missing = [each for each in wanted if not shelf.has(each)]
         count = _Count(self._watch, sum(each.size for each in missing))
@@ -107,8 +107,8 @@ class HuggingFace:
                 pool.shutdown(cancel_futures=True)
         return [shelf.path(each) for each in wanted]
 
-    def _one(self, shelf: _Cached | _Local, remote: RemoteFile, count: _Count) -> None:
-        shelf.add(remote, Connection(), count.add)
+    def _one(self, shelf: _CachedFiles | _LocalFiles, remote: RemoteFile, count: _Count) -> None:
+        shelf.add(remote, HubConnection(), count.add)
 
     # -- lists ----------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class HuggingFace:
             reason = "offline mode is enabled (HF_HUB_OFFLINE)"
             return self._from_cache(repo, revision, reason)
         try:
-            return _patiently(lambda: _list(Connection(), repo, revision))
+            return _patiently(lambda: _list(HubConnection(), repo, revision))
         except Again as error:
             reason = f"the hub cannot be reached ({error})"
             listing = self._from_cache(repo, revision, reason)
@@ -155,7 +155,7 @@ def _patiently(ask: Callable[[], _Listing]) -> _Listing:
     raise AssertionError("not reached")  # pragma: no cover
 
 
-def _list(connection: Connection, repo: str, revision: str) -> _Listing:
+def _list(connection: HubConnection, repo: str, revision: str) -> _Listing:
     commit = _commit(connection, repo, revision)
     path = f"/api/models/{repo}/tree/{commit}?recursive=true"
     files: dict[str, RemoteFile] = {}
@@ -167,7 +167,7 @@ def _list(connection: Connection, repo: str, revision: str) -> _Listing:
     return _Listing(commit, files)
 
 
-def _commit(connection: Connection, repo: str, revision: str) -> str:
+def _commit(connection: HubConnection, repo: str, revision: str) -> str:
     """The commit of a branch, a tag, or itself."""
     [refs] = connection.pages(f"/api/models/{repo}/refs", f"repository {repo}")
     known: dict[str, str] = {}
@@ -222,7 +222,7 @@ class _Count:
 # ---- where files are put -----------------------------------------------------------------------
 
 
-class _Cached:
+class _CachedFiles:
     """Files of a commit in a cache."""
 
     def __init__(self, cache: HubCache, revision: str, commit: str) -> None:
@@ -244,7 +244,7 @@ class _Cached:
         self._cache.remember(self._revision, self._commit)
         return True
 
-    def add(self, remote: RemoteFile, connection: Connection, progress: Progress) -> None:
+    def add(self, remote: RemoteFile, connection: HubConnection, progress: Progress) -> None:
         name = remote.digest or hashlib.sha256(remote.url.encode()).hexdigest()[:32]
         with self._cache.locked(name):
             blob = self._cache.blob(name)
@@ -257,7 +257,7 @@ class _Cached:
         self._cache.remember(self._revision, self._commit)
 
 
-class _Local:
+class _LocalFiles:
     """Files in a folder of the caller's, with the notes of ``huggingface_hub`` about them."""
 
     def __init__(self, folder: Path, commit: str) -> None:
@@ -290,7 +290,7 @@ class _Local:
         except (OSError, IndexError, ValueError):
             return "", 0.0
 
-    def add(self, remote: RemoteFile, connection: Connection, progress: Progress) -> None:
+    def add(self, remote: RemoteFile, connection: HubConnection, progress: Progress) -> None:
         path, note = self.path(remote), self._notes / f"{remote.path}.metadata"
         note.parent.mkdir(parents=True, exist_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,14 @@ _WHOLE = re.compile(
     r"(?:@(?P<revision>[\w./-]+))?"
 )
 #: What says that the hub is meant, whatever files are here.
-_PREFIXES = ("hf:", "hf.co/", "huggingface.co/", "https://huggingface.co/", "https://hf.co/")
+_PREFIXES = (
+    *("https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/"),
+    *("hf://", "hf:"),
+)
+#: An address as a browser shows it.
+_PAGE = re.compile(
+    rf"(?P<repo>{_REPO})/(?:blob|resolve|tree)/(?P<revision>[\w.-]+)(?:/(?P<file>[^?]+\.gguf))?.*"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,8 @@ def read_reference(text: str) -> Reference:
     plain = text
     for prefix in _PREFIXES:
         plain = plain.removeprefix(prefix)
+    if plain != text and (page := _PAGE.fullmatch(plain)) and ".." not in plain:
+        return Reference(page["repo"], file=page["file"], revision=page["revision"])
     found = _WHOLE.fullmatch(plain)
     if found is None or ".." in plain or (found["file"] and found["quant"]):
         raise ParameterError(
@@ -82,6 +91,12 @@ def looks_like_path(text: str) -> bool:
     if text.startswith(_PREFIXES):
         return False
     first = text.partition("/")[0]
-    if first in ("", ".", "..") or first.startswith("~") or "\\" in text or Path(text).exists():
+    if (
+        first in ("", ".", "..")
+        or first.startswith("~")
+        or "\\" in text
+        or "://" in text
+        or Path(text).exists()
+    ):
         return True
     return text.endswith(".gguf") and (text.count("/") < 2 or Path(first).is_dir())

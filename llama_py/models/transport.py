@@ -20,13 +20,13 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from llama_py.errors import DownloadError
-from llama_py.models.connection import Again, Connection, Response
+from llama_py.models.connection import Again, HubConnection, Response
 
 __all__ = ["Progress", "RemoteFile", "fetch", "hash_of"]
 
 _log = logging.getLogger("llama_py")
 
-#: Bytes that are read, written and hashed at once: at most so many are fetched a second time.
+#: Bytes that are read, written and hashed at once. No more are fetched a second time.
 _PIECE = 1 << 18
 #: Tries without this many new bytes, after which the connection is given up.
 _TRIES = 5
@@ -34,7 +34,7 @@ _SOME_PROGRESS = 1 << 20
 _LONGEST_PAUSE = 8.0
 #: What is left free on a disk.
 _MARGIN = 16 << 20
-#: Bytes a second, over so many seconds, below which a connection counts as cut.
+#: Bytes a second, and the seconds over which they are counted: fewer count as cut.
 _SLOWEST, _WINDOW = 1024, 30.0
 
 #: Called with the bytes that came (fewer than 0 where a file is begun again).
@@ -80,7 +80,7 @@ def hash_of(path: Path, digest: str, progress: Progress = lambda _: None) -> str
 
 
 def fetch(
-    connection: Connection,
+    connection: HubConnection,
     remote: RemoteFile,
     partial: Path,
     leftovers: Iterable[Path] = (),
@@ -130,7 +130,7 @@ class _Download:
     """The bytes of one file on their way."""
 
     def __init__(
-        self, connection: Connection, remote: RemoteFile, partial: Path, progress: Progress
+        self, connection: HubConnection, remote: RemoteFile, partial: Path, progress: Progress
     ) -> None:
         self._connection, self._remote = connection, remote
         self._partial, self._progress = partial, progress

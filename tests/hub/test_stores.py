@@ -240,6 +240,22 @@ def test_a_file_shared_by_two_revisions_stays(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("o/n", "o/n"),
+        ("hf://o/n:Q8_0", "o/n:Q8_0"),
+        ("https://huggingface.co/o/n", "o/n"),
+        ("https://huggingface.co/o/n/blob/main/sub/x.gguf", "o/n/sub/x.gguf"),
+        ("https://huggingface.co/o/n/resolve/v1/x.gguf?download=true", "o/n/x.gguf@v1"),
+        ("huggingface.co/o/n/tree/v2", "o/n@v2"),
+        ("o/n/sub/x.gguf@v1", "o/n/sub/x.gguf@v1"),
+    ],
+)
+def test_a_reference_is_written_in_several_ways(text: str, plain: str) -> None:
+    assert str(read_reference(text)) == plain
+
+
+@pytest.mark.parametrize(
     "text", ["a", "a/b/c", "a/b:", "../x/y", "a/b/../../c.gguf", "hf:", "a/b@"]
 )
 def test_what_is_no_reference_is_refused(text: str) -> None:

@@ -221,7 +221,7 @@ def test_the_token_goes_to_the_hub_alone(
     assert SECRET not in caplog.text
     (Path(os.environ["HF_HOME"]) / "token").write_text(SECRET + "\n")
     monkeypatch.delenv("HF_TOKEN")
-    assert connection.Connection()._token == SECRET
+    assert connection.HubConnection()._token == SECRET
 
 
 # ---- processes -------------------------------------------------------------------------------
