@@ -1,5 +1,4 @@
-"""The command ``llama-py``: chat, generate, embed, serve, cluster, pull, list, show, rm, verify,
-where, inspect, devices, rpc-server, bench.
+"""The command ``llama-py``: chat, serve and so on; ``llama-py --help`` lists its commands.
 
 Errors print one sentence on standard error and exit with code 2, without a traceback. Modules of
 the package are imported when a command needs them, so that ``--help`` is quick and loads no native
@@ -108,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         cluster,
         devices,
         embed,
+        files,
         generate,
         inspect,
         models,
@@ -130,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_parser(commands)
     cluster.add_parser(commands)
     models.add_parsers(commands)
+    files.add_parsers(commands)
     inspect.add_parser(commands)
     devices.add_parser(commands)
     rpc_server.add_parser(commands)

@@ -258,6 +258,16 @@ class Context(Handle[C.llama_context_p]):
             row = self._rows[address] = np.ctypeslib.as_array(memory)
         return row
 
+    def logits_rows(self, index: int, count: int) -> NDArray[np.float32]:
+        """The logits of ``count`` tokens of one sequence, all of them outputs, from ``index`` on.
+
+        Returns:
+            A view, float32 ``(count, n_vocab)``; see ``logits``.
+        """
+        address = self.logits(index).ctypes.data
+        memory = (ctypes.c_float * (count * self.n_vocab)).from_address(address)
+        return np.ctypeslib.as_array(memory).reshape(count, self.n_vocab)
+
     def encode(self, batch: Batch) -> int:
         """``llama_encode``, which needs no memory of sequences; returns what ``decode`` does."""
         with TURNS.turn(self.share):

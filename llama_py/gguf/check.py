@@ -19,7 +19,7 @@ from llama_py.errors import InvalidModelError, ModelNotFoundError
 from llama_py.gguf.reader import GGUFArray, GGUFHeader, Scalar, read_header
 from llama_py.gguf.rules import check_rules
 
-__all__ = ["GGUFInfo", "check_is_gguf", "check_model_file"]
+__all__ = ["GGUFInfo", "check_is_gguf", "check_model_file", "whole_file"]
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,19 @@ def check_model_file(path: str | os.PathLike[str]) -> GGUFInfo:
         raise InvalidModelError(f"{path}: {error}") from None
     except OSError as error:
         raise InvalidModelError(f"{path} cannot be read: {error}") from error
+
+
+def whole_file(path: Path) -> GGUFHeader:
+    """The header of a GGUF of any kind, all of whose bytes are there.
+
+    Raises:
+        ModelNotFoundError, InvalidModelError: see ``check_model_file``.
+    """
+    try:
+        check_is_gguf(path)
+        return read_header(path)
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{path}: {error}") from None
 
 
 def _check(path: Path) -> GGUFInfo:

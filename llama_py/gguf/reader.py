@@ -14,7 +14,7 @@ import math
 import mmap
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,15 @@ from llama_py.errors import InvalidModelError
 from llama_py.gguf.strings import end_of_strings
 from llama_py.regular_files import open_regular
 
-__all__ = ["GGML_TYPES", "GGUFArray", "GGUFHeader", "GGUFTensor", "Scalar", "read_header"]
+__all__ = [
+    "GGML_TYPES",
+    "SCALARS",
+    "GGUFArray",
+    "GGUFHeader",
+    "GGUFTensor",
+    "Scalar",
+    "read_header",
+]
 
 Scalar = bool | int | float | str
 
@@ -30,7 +38,7 @@ STRING: Final = 8
 ARRAY: Final = 9
 
 #: GGUF value type -> (name, ``struct`` format).
-_SCALARS: Final[dict[int, tuple[str, str]]] = {
+SCALARS: Final[dict[int, tuple[str, str]]] = {
     0: ("u8", "B"),
     1: ("i8", "b"),
     2: ("u16", "H"),
@@ -125,7 +133,11 @@ class GGUFTensor:
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """The header of one file: version, metadata, and the records of its tensors."""
+    """The header of one file: version, metadata, and the records of its tensors.
+
+    Attributes:
+        places: where each metadata pair begins and ends in the file, in bytes; in their order.
+    """
 
     version: int
     scalars: Mapping[str, Scalar]
@@ -135,6 +147,12 @@ class GGUFHeader:
     data_offset: int
     file_size: int
     buffer: mmap.mmap
+    places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to which the data of each tensor is padded."""
+        return int(self.scalars.get("general.alignment", 32))
 
 
 def read_header(path: Path) -> GGUFHeader:
@@ -157,6 +175,7 @@ class _FileReader:
         self.size = len(buffer)
         self.at = 0
         self.doing = "the header"
+        self._places: dict[str, tuple[int, int]] = {}
 
     def read(self) -> GGUFHeader:
         self.at = 4
@@ -190,7 +209,15 @@ class _FileReader:
                 f"({needed - self.size} are missing); download it again"
             )
         return GGUFHeader(
-            version, scalars, types, arrays, tensors, data_offset, self.size, self.buffer
+            version,
+            scalars,
+            types,
+            arrays,
+            tensors,
+            data_offset,
+            self.size,
+            self.buffer,
+            self._places,
         )
 
     def fail(self, problem: str) -> InvalidModelError:
@@ -245,6 +272,7 @@ class _FileReader:
         arrays: dict[str, GGUFArray] = {}
         for index in range(count):
             self.doing = f"metadata entry {index + 1} of {count}"
+            start = self.at
             key = self.string()
             if not key:
                 raise self.fail("a metadata key is empty")
@@ -261,12 +289,13 @@ class _FileReader:
                 types[key], form = self._type(kind)
                 # Any byte but zero is true, and struct's "?" agrees.
                 scalars[key] = self.unpack(form)[0]
+            self._places[key] = start, self.at
         return scalars, types, arrays
 
     def _type(self, kind: int) -> tuple[str, str]:
-        if kind not in _SCALARS:
+        if kind not in SCALARS:
             raise self.fail(f"{kind} is not a GGUF value type")
-        return _SCALARS[kind]
+        return SCALARS[kind]
 
     def _array(self) -> GGUFArray:
         kind, count = self.unpack("IQ")

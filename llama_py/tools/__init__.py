@@ -1,0 +1,1 @@
+"""Tools for model files: ``split``, ``merge``, ``edit``, ``diff``, ``quantize``, ``perplexity``."""
