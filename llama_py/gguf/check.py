@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +19,9 @@ from typing import Final
 from llama_py.errors import InvalidModelError, ModelNotFoundError
 from llama_py.gguf.reader import GGUFArray, GGUFHeader, Scalar, read_header
 from llama_py.gguf.rules import check_rules
+from llama_py.regular_files import kind_of
 
-__all__ = ["GGUFInfo", "check_is_gguf", "check_model_file"]
+__all__ = ["GGUFInfo", "check_model_file", "naming", "read_gguf"]
 
 
 @dataclass(frozen=True)
@@ -113,14 +115,12 @@ def check_model_file(path: str | os.PathLike[str]) -> GGUFInfo:
 
 
 def _check(path: Path) -> GGUFInfo:
-    check_is_gguf(path)
-    header = read_header(path)
+    header = read_gguf(path)
     architecture = _architecture(header)
     headers = {path: header}
     for shard in _other_shards(path, header):
-        check_is_gguf(shard)
         try:
-            part = read_header(shard)
+            part = read_gguf(shard)
         except InvalidModelError as error:
             raise InvalidModelError(f"its part {shard.name}: {error}") from None
         if part.types.get("split.no") != "u16":
@@ -178,6 +178,37 @@ def _n_heads(architecture: str, metadata: Mapping[str, Scalar], names: set[str])
     return len(blocks) if wanted <= names else 0
 
 
+@contextmanager
+def naming(path: Path, noun: str) -> Iterator[None]:
+    """Within, an error about a file says which it is.
+
+    Args:
+        noun: what the file is to be: "projector", ...
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        InvalidModelError: it cannot be read, or what was raised within.
+    """
+    if not path.exists():
+        raise ModelNotFoundError(f"there is no {noun} at {path}")
+    try:
+        yield
+    except InvalidModelError as error:
+        raise InvalidModelError(f"the {noun} {path} cannot be used: {error}") from None
+    except OSError as error:
+        raise InvalidModelError(f"the {noun} {path} cannot be read: {error}") from error
+
+
+def read_gguf(path: Path) -> GGUFHeader:
+    """The header of a file that may be anything.
+
+    Raises:
+        InvalidModelError: it is not a GGUF, or damaged; the message says what it is.
+    """
+    check_is_gguf(path)
+    return read_header(path)
+
+
 # --- is it a GGUF at all? -------------------------------------------------------------------------
 
 #: How files begin that people load by mistake, what they are, and what to do.
@@ -230,8 +261,8 @@ def check_is_gguf(path: Path) -> None:
         raise InvalidModelError("this is a folder, and there is no .gguf file in it")
     if not path.exists():
         raise ModelNotFoundError(_missing_problem(path))
-    if not path.is_file():
-        raise InvalidModelError("this is not a regular file")
+    if kind := kind_of(path):
+        raise InvalidModelError(f"this is {kind}, not a regular file")
     with path.open("rb") as file:
         head = file.read(512)
     if not head:
