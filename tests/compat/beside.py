@@ -91,10 +91,7 @@ SCHEMAS: dict[str, tuple[Any, list[Any]]] = {
     ),
     "$ref": ({"$ref": "#/$defs/A", "$defs": {"A": _object(a=_INTEGER)}}, [{"a": 1}, {}]),
     "recursive": (
-        {
-            "$ref": "#/$defs/N",
-            "$defs": {"N": _object(n={"anyOf": [{"$ref": "#/$defs/N"}, _INTEGER]})},
-        },
+        {"$ref": "#/$defs/N", "$defs": {"N": _x(anyOf=[_INTEGER, {"$ref": "#/$defs/N"}])}},
         [{"x": 1}, {"x": {"x": 1}}, {"x": "a"}],
     ),
     "any": (_x(description="any"), [{"x": 1}, {"x": {"y": []}}]),
