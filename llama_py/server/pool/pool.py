@@ -375,7 +375,10 @@ class ModelPool:
                 _log.info("loaded %s in %.1f s", place.model.id, now - begun)
         except Exception as error:  # whatever it is, somebody waits for the news
             known = isinstance(error, LlamaError)
-            _log.error("%s cannot be loaded: %s", place.model.id, error, exc_info=not known)
+            if self._closed and known:
+                _log.info("%s is not loaded: the server stops", place.model.id)
+            else:
+                _log.error("%s cannot be loaded: %s", place.model.id, error, exc_info=not known)
             place.model.status, place.error = ModelStatus.UNLOADED, error
             place.model.problem = model_errors.reason_of(error, place.model)
             place.backoff.failed()
