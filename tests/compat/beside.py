@@ -162,7 +162,7 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
         {"tool_choice": _FORCED},
         {"functions": [_TOOL["function"]], "function_call": {"name": "add"}},
         {"response_format": {"type": "text"}},
-        {"response_format": _SCHEMA, "max_tokens": 24},
+        {"response_format": _SCHEMA},
         {"response_format": {"type": "xml"}},
         {"logprobs": True, "top_logprobs": 2},
         {"top_logprobs": 2},
@@ -171,7 +171,7 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
 }
 #: What the calls of a method have besides.
 ALSO: dict[str, dict[str, Any]] = {
-    "create_completion": {"prompt": "2 + 3 =", **(short := {"max_tokens": 8, "temperature": 0.0})},
+    "create_completion": {"prompt": "2 + 3 =", **(short := {"max_tokens": 32, "temperature": 0.0})},
     "create_chat_completion": {"messages": _CHAT, **short},
 }
 
@@ -195,11 +195,18 @@ def main() -> int:
     theirs, ours = (run(python, cases) for python in (given.python, sys.executable))
     theirs["schemas"], ours["schemas"] = (fitting(each["schemas"]) for each in (theirs, ours))
     for kind, expected in theirs.items():
-        differing = [name for name in expected if expected[name] != ours[kind][name]]
+        differing = [name for name in expected if not alike(expected[name], ours[kind][name])]
         print(f"\n{kind}: {len(expected)} cases, {len(differing)} differ")
         for name in differing:
             print(f"  {name}\n    there {expected[name]!r}\n    here  {ours[kind][name]!r}")
     return 0
+
+
+def alike(there: Any, here: Any) -> bool:
+    """Whether two outcomes are the same; of errors, whether what catches one catches the other."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        return there["error"][0] in here["error"]
+    return bool(there == here)
 
 
 def run(python: str, cases: Any) -> Any:
@@ -234,12 +241,12 @@ def work(cases: Any) -> dict[str, dict[str, Any]]:
 
 
 def _tried(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """What a call gives, or the builtin class of its error."""
+    """What a call gives, or the builtin classes of its error."""
     try:
         return function(*args, **options)
     except Exception as error:  # of whatever class: what a program catches is compared, too
-        known = (each for each in type(error).__mro__ if each.__module__ == "builtins")
-        return {"error": next(known).__name__}
+        known = [each for each in type(error).__mro__ if each.__module__ == "builtins"]
+        return {"error": [each.__name__ for each in known]}
 
 
 def _named(module: Any) -> Iterator[tuple[str, Any]]:
@@ -265,7 +272,7 @@ def _called(module: Any, model: str) -> Iterator[tuple[str, Any]]:
     llm = module.Llama(model, n_ctx=512, logits_all=True, verbose=False)
     for method, cases in ARGUMENTS.items():
         for options in cases:
-            name = f"{method} {json.dumps(options)[:160]}"
+            name = f"{method} {json.dumps(options)[-300:]}"
             if method == "Llama":
                 found = _tried(module.Llama, **{"model_path": model, "verbose": False, **options})
                 yield name, found if isinstance(found, dict) else "loaded"
