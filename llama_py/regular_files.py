@@ -29,7 +29,7 @@ _CAREFULLY = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:
-    """The kind of a path that is no file: "a folder", "a pipe", ...; "" for a file or nothing."""
+    """The kind of anything but a file at a path: "a folder", "a pipe", ...; otherwise ""."""
     try:
         kind = stat.S_IFMT(Path(path).stat().st_mode)
     except (OSError, ValueError):
