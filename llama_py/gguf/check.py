@@ -16,12 +16,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from llama_py._native import llama_h
 from llama_py.errors import InvalidModelError, ModelNotFoundError
 from llama_py.gguf.reader import GGUFArray, GGUFHeader, Scalar, read_header
 from llama_py.gguf.rules import check_rules
 from llama_py.regular_files import kind_of
 
 __all__ = ["GGUFInfo", "check_model_file", "naming", "read_gguf"]
+
+
+_FILE_TYPE = re.compile(r"LLAMA_FTYPE_(MOSTLY|ALL)_")
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,13 @@ class GGUFInfo:
         """``general.file_type``: llama.cpp's number for the quantization."""
         value = self.metadata.get("general.file_type")
         return value if isinstance(value, int) else None
+
+    @property
+    def quantization(self) -> str:
+        """The name of ``file_type`` ("Q4_K_M"); "" if the file does not say, or it has none."""
+        names = {value: name for name, value in vars(llama_h).items() if _FILE_TYPE.match(name)}
+        name = names.get(self.file_type if self.file_type is not None else -1, "")
+        return _FILE_TYPE.sub("", name)
 
     @property
     def n_split(self) -> int:
