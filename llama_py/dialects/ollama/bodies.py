@@ -7,6 +7,7 @@ conversation has the same prompt, and a field the same meaning, in each dialect.
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import Record
 from llama_py.errors import shown
 
-__all__ = ["Serving", "check_options", "read_chat", "read_generate", "seconds_of"]
+__all__ = ["Serving", "check_options", "messages_of", "read_chat", "read_generate", "seconds_of"]
 
 _log = logging.getLogger("llama_py.server")
 
@@ -32,6 +33,8 @@ _log = logging.getLogger("llama_py.server")
 _TOLD: set[str] = set()
 _MOST_TOLD = 256
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+#: Seconds that are for ever.
+_EVER = 1e9
 _DURATION = re.compile(rf"([-+]?)((?:\d+(?:\.\d*)?(?:{'|'.join(_UNITS)}))+)")
 
 
@@ -60,7 +63,7 @@ def read_chat(
     """
     limits.check_length(body, "messages", limits.max_messages)
     flat = _flat(body, model)
-    flat["messages"] = _messages(Fields(body))
+    flat["messages"] = messages_of(Fields(body))
     return _wire(chat_call(context, flat, limits, None), model, text_only=False)
 
 
@@ -152,24 +155,32 @@ def seconds_of(keep_alive: Any) -> float | None:
     Raises:
         RequestError: it is neither a number of seconds nor a duration such as ``"10m"``.
     """
-    if isinstance(keep_alive, (int, float)) and not isinstance(keep_alive, bool):
-        return None if keep_alive < 0 else float(keep_alive)
-    if not isinstance(keep_alive, str):
+    if isinstance(keep_alive, bool) or not isinstance(keep_alive, (int, float, str)):
         raise wrong_type("keep_alive", "seconds or a duration such as '10m'", keep_alive)
-    try:
-        return seconds_of(float(keep_alive))
-    except ValueError:
-        found = _DURATION.fullmatch(keep_alive.strip())
-    if found is None:
+    seconds = _seconds(keep_alive)
+    if math.isnan(seconds):
         raise wrong_value("keep_alive", f"is {shown(keep_alive)}; expected seconds, or '10m'")
+    return seconds if 0 <= seconds <= _EVER else None
+
+
+def _seconds(given: float | str) -> float:
+    """NaN for a text that says no duration."""
+    try:
+        return float(given)
+    except OverflowError:
+        return math.inf
+    except ValueError:
+        found = _DURATION.fullmatch(str(given).strip())
+    if found is None:
+        return math.nan
     pairs = re.findall(rf"([\d.]+)({'|'.join(_UNITS)})", found[2])
-    return None if found[1] == "-" else sum(float(each) * _UNITS[unit] for each, unit in pairs)
+    return (-1 if found[1] == "-" else 1) * sum(float(each) * _UNITS[unit] for each, unit in pairs)
 
 
 # ---- messages --------------------------------------------------------------------------------
 
 
-def _messages(body: Fields) -> list[dict[str, Any]]:
+def messages_of(body: Fields) -> list[dict[str, Any]]:
     """Messages in OpenAI's form: pictures are parts, and results name their calls."""
     given = body.list("messages")
     if not given:
