@@ -1,4 +1,4 @@
-"""What is said of models in lists of the form of Ollama's, whether they are in memory or not."""
+"""Models in lists of Ollama's form, whether they are in memory or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["details_of", "in_list", "shown_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _ModelFile:
     """A model's file.
 
     Attributes:
@@ -33,20 +33,20 @@ class _File:
     details: Mapping[str, Any]
 
 
-def _file_of(model: ServedModel) -> _File:
+def _file_of(model: ServedModel) -> _ModelFile:
     path = Path(model.settings.path)
     try:
         found = path.stat()
     except OSError:
-        return _File(0, 0.0, "0" * 64, _details(None))
+        return _ModelFile(0, 0.0, "0" * 64, _details(None))
     return _look(path, found.st_mtime, found.st_size)
 
 
 @lru_cache(maxsize=256)
-def _look(path: Path, modified: float, size: int) -> _File:
+def _look(path: Path, modified: float, size: int) -> _ModelFile:
     info = _header(path)
     digest = hashlib.sha256(f"{path} {size} {modified}".encode()).hexdigest()
-    return _File(info.n_bytes if info else size, modified, digest, _details(info))
+    return _ModelFile(info.n_bytes if info else size, modified, digest, _details(info))
 
 
 def _header(path: Path) -> GGUFInfo | None:

@@ -158,7 +158,7 @@ class OllamaReply:
         return self._lines.make(said, self._logprobs, **self._end())
 
     def _end(self) -> dict[str, Any]:
-        """What the last object says besides; durations are in nanoseconds."""
+        """Further members of the last object; durations are in nanoseconds."""
         record, took = self._encoder.records[0], self._encoder.timings()
         ended = record.ended or time.perf_counter()
         return {
