@@ -12,12 +12,36 @@ import stat
 from io import FileIO
 from pathlib import Path
 
-__all__ = ["open_regular", "read_short_text", "read_text"]
+__all__ = ["kind_of", "open_regular", "read_short_text", "read_text", "why_no_file"]
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
 
 #: Characters of a text that is short: keys, settings, grammars, schemas, templates.
 _SHORT = 1 << 24
 
 _CAREFULLY = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """The kind of anything but a file at a path: "a folder", "a pipe", ...; otherwise ""."""
+    try:
+        kind = stat.S_IFMT(Path(path).stat().st_mode)
+    except (OSError, ValueError):
+        return ""
+    return "" if kind == stat.S_IFREG else _KINDS.get(kind, "no file")
+
+
+def why_no_file(path: str | os.PathLike[str], noun: str = "file") -> str:
+    """Why there is no such file at a path, in words; "" if there is one."""
+    if kind := kind_of(path):
+        return f"{path} is {kind}, not a {noun}"
+    return "" if Path(path).is_file() else f"there is no {noun} at {path}"
 
 
 def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> FileIO:

@@ -151,6 +151,7 @@ def test_help_loads_no_native_library_and_no_numpy() -> None:
         (("chat", "--chat-template", "/no/such", "hi"), "--chat-template"),
         (("chat", "--n-ctx", "-5", "hi"), "n_ctx"),
         (("chat", "--load", "/no/such.json", "hi"), "/no/such.json cannot be read: No such file"),
+        (("embed", "Hi all"), "a text itself comes through a pipe: echo 'Hi all' | llama-py embed"),
         (("chat",), "standard input is empty"),
     ],
 )

@@ -17,7 +17,7 @@ LEAVES = {"errors", "forks", "options", "params", "regular_files", "tenants", "v
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
-    "options": {"errors"},
+    "options": {"errors", "regular_files"},
     "params": {"errors", "options"},
     "forks": {"errors"},
     "regular_files": set(),

@@ -54,6 +54,22 @@ def test_a_fifo_is_refused_at_once(read: Callable[[Path], Any], fifo: Path) -> N
         read(fifo)
 
 
+@pytest.mark.parametrize(("name", "noun"), [("mmproj", "projector"), ("lora_path", "LoRA adapter")])
+def test_what_is_given_for_a_file_beside_the_model_is_named(
+    name: str, noun: str, fifo: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").touch()
+    for path, said in (
+        (fifo, f"is a pipe, not a {noun}"),
+        ("/dev/zero", f"is a device, not a {noun}"),
+        (tmp_path, f"is a folder, not a {noun}"),
+        (tmp_path / "none", f"there is no {noun} at"),
+        (tmp_path / "empty", f"the {noun} .* cannot be used: the file is empty"),
+    ):
+        with pytest.raises(LlamaError, match=said):
+            Llama(demo_model_path(), **{name: path})  # type: ignore[arg-type]
+
+
 def test_a_device_is_refused(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to("/dev/zero")

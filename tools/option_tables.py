@@ -62,7 +62,7 @@ def page() -> str:
         _section("Loading: the context", "", LOAD, _names(ContextOptions)),
         _section("Loading: pictures and sounds", "", LOAD, _names(MediaOptions)),
         _section("Loading: everything else", "", LOAD, rest),
-        _section("How a token is chosen", _DEFAULTS, COMPLETION, sampling),
+        _section("Temperature and sampling", _DEFAULTS, COMPLETION, sampling),
         _section("When a reply ends, and what is reported", _REPLY, CHAT, reply),
         _section("Completions and chats", "", CHAT, _names(RequestOptions)),
         _section("Completions only", "", COMPLETION, of_completions),

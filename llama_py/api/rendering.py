@@ -21,7 +21,7 @@ from llama_py.errors import (
     ParameterTypeError,
     shown,
 )
-from llama_py.gguf.reader import read_header
+from llama_py.gguf.check import naming, read_gguf
 from llama_py.media.reading import MediaReading
 from llama_py.options.checks import whole_text
 
@@ -82,9 +82,10 @@ def projector_senses(path: Path) -> tuple[bool, bool]:
     """Whether a projector sees, and whether it hears, as its header says.
 
     Raises:
-        InvalidModelError, OSError: it is not a GGUF file, or cannot be read.
+        ModelNotFoundError, InvalidModelError: there is no such file, or it is not a GGUF.
     """
-    scalars = read_header(path).scalars
+    with naming(path, "projector"):
+        scalars = read_gguf(path).scalars
     sees, hears = (bool(scalars.get(f"clip.has_{kind}_encoder")) for kind in ("vision", "audio"))
     return sees, hears
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,6 +126,11 @@ def _lines(name: str | None) -> list[str]:
             text = standard_input("type the lines to embed")
         else:
             text = Path(name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ParameterError(
+            f"there is no file {name}; a text itself comes through a pipe: "
+            f"echo {shlex.quote(str(name))} | llama-py embed"
+        ) from None
     except UnicodeDecodeError as error:
         raise ParameterError(f"{_source(name)} is not UTF-8: {error}") from None
     lines = text.split("\n")

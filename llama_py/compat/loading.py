@@ -22,6 +22,8 @@ _OWN_DEFAULTS = {
     "no_perf": False,
     "verbose": True,
 }
+#: Sequences, unless a call says another number: a batch has a token of each.
+_SEQUENCES = 8
 #: Handled by the ``Llama`` of this package, not by that of llama_py.
 _ELSEWHERE = {"chat_format", "chat_handler", "tokenizer", "lora_base"}
 
@@ -64,7 +66,7 @@ def _adjust(options: dict[str, Any]) -> None:
     options["n_gpu_layers"] = max(options.get("n_gpu_layers", -1), -1)
     n_ctx, n_batch = options.get("n_ctx"), options.get("n_batch")
     if n_ctx and n_batch:
-        options["n_batch"] = min(n_ctx, n_batch)
+        options["n_batch"] = min(n_ctx, max(n_batch, _SEQUENCES))
     if options["seed"] is None:
         del options["seed"]
     if options["lora_path"] is None:

@@ -27,8 +27,9 @@ from llama_py.core import logs
 from llama_py.core.handle import Handle
 from llama_py.core.model import Model, ModelFiles
 from llama_py.core.trial_load import rehearse
-from llama_py.errors import InvalidModelError, MediaError, ModelNotFoundError, ParameterError
-from llama_py.gguf.reader import GGUFHeader, read_header
+from llama_py.errors import InvalidModelError, MediaError, ParameterError
+from llama_py.gguf.check import naming, read_gguf
+from llama_py.gguf.reader import GGUFHeader
 
 __all__ = ["Cells", "Chunks", "Projector"]
 
@@ -128,10 +129,9 @@ class Projector(Handle[M.mtmd_context_p]):
     ) -> None:
         self.model = model
         self.path = Path(path)
-        if not self.path.is_file():
-            raise ModelNotFoundError(f"there is no projector at {self.path}")
         logs.install_for_media()
-        header = read_header(self.path)
+        with naming(self.path, "projector"):
+            header = read_gguf(self.path)
         files = _files(self.path, header)
         if not rehearsed:
             known_by = f"{files.digest} {model.fingerprint}"

@@ -38,6 +38,7 @@ __all__ = [
     "RequestError",
     "anthropic_error",
     "failure_of",
+    "ollama_error",
     "openai_error",
     "openai_status",
 ]
@@ -281,6 +282,11 @@ def anthropic_error(
     if failure.code is not None:
         error["details"] = {"error_code": failure.code}
     return status, {"type": "error", "error": error, "request_id": request_id}, _headers(failure)
+
+
+def ollama_error(failure: Failure) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Status, body and headers of a failure in Ollama's dialect."""
+    return openai_status(failure.kind, 400), {"error": failure.message}, _headers(failure)
 
 
 def _headers(failure: Failure) -> dict[str, str]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from llama_py.errors import InvalidModelError, ModelNotFoundError
-from llama_py.gguf.check import GGUFInfo, check_is_gguf
-from llama_py.gguf.reader import GGUFHeader, GGUFTensor, read_header
+from llama_py.errors import InvalidModelError
+from llama_py.gguf.check import GGUFInfo, naming, read_gguf
+from llama_py.gguf.reader import GGUFHeader, GGUFTensor
 from llama_py.gguf.rules import NOT_FOR_WEIGHTS
 
 __all__ = ["AdapterInfo", "check_adapter_file"]
@@ -65,20 +65,13 @@ def check_adapter_file(path: str | os.PathLike[str], model: GGUFInfo) -> Adapter
             message names the tensor, and what it should be.
     """
     path = Path(path)
-    if not path.exists():
-        raise ModelNotFoundError(f"there is no LoRA adapter at {path}")
-    try:
-        check_is_gguf(path)
-        header = read_header(path)
+    with naming(path, "LoRA adapter"):
+        header = read_gguf(path)
         _check_metadata(header, model)
         pairs, norms = _pairs(header)
         for name, (a, b) in pairs.items():
             for problem in _problems(name, a, b, model.shapes):
                 raise InvalidModelError(problem)
-    except InvalidModelError as error:
-        raise InvalidModelError(f"the LoRA adapter {path} cannot be used: {error}") from None
-    except OSError as error:
-        raise InvalidModelError(f"the LoRA adapter {path} cannot be read: {error}") from error
     return AdapterInfo(path, header, tuple(_remarks(pairs, norms)))
 
 

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from llama_py._native import llama_h
 from llama_py.errors import InvalidModelError, ModelNotFoundError
 from llama_py.gguf.reader import GGUFArray, GGUFHeader, Scalar, read_header
 from llama_py.gguf.rules import check_rules
+from llama_py.regular_files import kind_of
 
-__all__ = ["GGUFInfo", "check_is_gguf", "check_model_file", "whole_file"]
+__all__ = ["GGUFInfo", "check_model_file", "naming", "read_gguf", "whole_file"]
+
+
+_FILE_TYPE = re.compile(r"LLAMA_FTYPE_(MOSTLY|ALL)_")
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,13 @@ class GGUFInfo:
         return value if isinstance(value, int) else None
 
     @property
+    def quantization(self) -> str:
+        """The name of ``file_type`` ("Q4_K_M"); "" if the file does not say, or it has none."""
+        names = {value: name for name, value in vars(llama_h).items() if _FILE_TYPE.match(name)}
+        name = names.get(self.file_type if self.file_type is not None else -1, "")
+        return _FILE_TYPE.sub("", name)
+
+    @property
     def n_split(self) -> int:
         return len(self.shards)
 
@@ -119,22 +132,17 @@ def whole_file(path: Path) -> GGUFHeader:
     Raises:
         ModelNotFoundError, InvalidModelError: see ``check_model_file``.
     """
-    try:
-        check_is_gguf(path)
-        return read_header(path)
-    except InvalidModelError as error:
-        raise InvalidModelError(f"{path}: {error}") from None
+    with naming(path, "file"):
+        return read_gguf(path)
 
 
 def _check(path: Path) -> GGUFInfo:
-    check_is_gguf(path)
-    header = read_header(path)
+    header = read_gguf(path)
     architecture = _architecture(header)
     headers = {path: header}
     for shard in _other_shards(path, header):
-        check_is_gguf(shard)
         try:
-            part = read_header(shard)
+            part = read_gguf(shard)
         except InvalidModelError as error:
             raise InvalidModelError(f"its part {shard.name}: {error}") from None
         if part.types.get("split.no") != "u16":
@@ -192,6 +200,37 @@ def _n_heads(architecture: str, metadata: Mapping[str, Scalar], names: set[str])
     return len(blocks) if wanted <= names else 0
 
 
+@contextmanager
+def naming(path: Path, noun: str) -> Iterator[None]:
+    """Within, an error about a file says which it is.
+
+    Args:
+        noun: what the file is to be: "projector", ...
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        InvalidModelError: it cannot be read, or what was raised within.
+    """
+    if not path.exists():
+        raise ModelNotFoundError(f"there is no {noun} at {path}")
+    try:
+        yield
+    except InvalidModelError as error:
+        raise InvalidModelError(f"the {noun} {path} cannot be used: {error}") from None
+    except OSError as error:
+        raise InvalidModelError(f"the {noun} {path} cannot be read: {error}") from error
+
+
+def read_gguf(path: Path) -> GGUFHeader:
+    """The header of a file that may be anything.
+
+    Raises:
+        InvalidModelError: it is not a GGUF, or damaged; the message says what it is.
+    """
+    check_is_gguf(path)
+    return read_header(path)
+
+
 # --- is it a GGUF at all? -------------------------------------------------------------------------
 
 #: How files begin that people load by mistake, what they are, and what to do.
@@ -244,8 +283,8 @@ def check_is_gguf(path: Path) -> None:
         raise InvalidModelError("this is a folder, and there is no .gguf file in it")
     if not path.exists():
         raise ModelNotFoundError(_missing_problem(path))
-    if not path.is_file():
-        raise InvalidModelError("this is not a regular file")
+    if kind := kind_of(path):
+        raise InvalidModelError(f"this is {kind}, not a regular file")
     with path.open("rb") as file:
         head = file.read(512)
     if not head:

@@ -172,7 +172,10 @@ class PromptOptions(TypedDict, total=False):
     tools: Annotated[
         Sequence[Mapping[str, Any]] | None,
         Reads(as_is, LIST_OF_OBJECTS),
-        Doc("Functions that the model may call, in OpenAI's form ([tools](chat.md#tools))."),
+        Doc(
+            "Functions that the model may call, in OpenAI's form "
+            "([tools](chat.md#tools-function-calling))."
+        ),
     ]
     tool_choice: Annotated[
         Literal["auto", "none", "required"] | str | Mapping[str, Any] | None,

@@ -10,7 +10,13 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from llama_py.errors import ModelNotFoundError, ParameterError, ParameterTypeError, shown
+from llama_py.errors import (
+    InvalidModelError,
+    ModelNotFoundError,
+    ParameterError,
+    ParameterTypeError,
+    shown,
+)
 from llama_py.options.checks import (
     check_bool,
     check_kind,
@@ -22,6 +28,7 @@ from llama_py.options.checks import (
     read_texts,
     whole_text,
 )
+from llama_py.regular_files import why_no_file
 
 __all__ = [
     "RANDOM_SEED",
@@ -261,21 +268,22 @@ def read_projector_path(name: str, value: Any) -> str | None:
     """A projector's file, "auto", or None.
 
     Raises:
-        ModelNotFoundError: there is no such file.
+        ModelNotFoundError, InvalidModelError: there is no such file, or it is something else.
     """
     if value is None or value == "auto":
         return value  # type: ignore[no-any-return]
-    path = read_path(name, value)
-    if not Path(path).is_file():
-        raise ModelNotFoundError(f"there is no projector at {path}")
-    return path
+    return _existing(read_path(name, value), "projector", "")
 
 
 def read_adapter_path(name: str, value: Any) -> str:
     """The path of a LoRA adapter, which is there."""
-    path = read_path(name, value)
-    if not Path(path).is_file():
-        raise ModelNotFoundError(f"{name}: there is no LoRA adapter at {path}")
+    return _existing(read_path(name, value), "LoRA adapter", f"{name}: ")
+
+
+def _existing(path: str, noun: str, where: str) -> str:
+    if problem := why_no_file(path, noun):
+        error = InvalidModelError if Path(path).exists() else ModelNotFoundError
+        raise error(f"{where}{problem}")
     return path
 
 

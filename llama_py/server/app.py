@@ -26,6 +26,7 @@ from llama_py.server.routes import (
     embeddings,
     health,
     llama_server,
+    ollama,
     openai,
     openapi,
     page,
@@ -43,6 +44,7 @@ __all__ = ["create_app", "error_response", "routes_of"]
 _ROUTES = [
     *openai.ROUTES,
     *anthropic.ROUTES,
+    *ollama.ROUTES,
     *responses.ROUTES,
     *health.ROUTES,
     *model_routes.ROUTES,

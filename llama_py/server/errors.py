@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from starlette.types import Scope
 
-from llama_py.dialects.failures import Failure, anthropic_error, openai_error
+from llama_py.dialects.failures import Failure, anthropic_error, ollama_error, openai_error
 from llama_py.dialects.wire_json import DONE, event, frame, json_bytes
 
-__all__ = ["failure_answer", "failure_event", "route_path", "sign_of_life"]
+__all__ = [
+    "OLLAMA",
+    "failure_answer",
+    "failure_event",
+    "route_path",
+    "sign_of_life",
+    "stream_type",
+]
+
+#: How the paths of Ollama's dialect begin.
+OLLAMA = "/api/"
 
 #: Clients of OpenAI's streams know comments; Anthropic's count only events.
 _COMMENT = b": the model is being loaded\n\n"
@@ -29,12 +39,23 @@ def _is_anthropic(scope: Scope) -> bool:
     return path == "/v1/messages" or path.startswith("/v1/messages/")
 
 
+def _is_ollama(scope: Scope) -> bool:
+    return route_path(scope).startswith(OLLAMA)
+
+
+def stream_type(scope: Scope) -> str:
+    """The media type of a stream."""
+    return "application/x-ndjson" if _is_ollama(scope) else "text/event-stream; charset=utf-8"
+
+
 def failure_answer(
     scope: Scope, failure: Failure, overflow_status: int = 413
 ) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body that report a failure."""
     if _is_anthropic(scope):
         status, body, headers = anthropic_error(failure, scope["state"].get("request_id"))
+    elif _is_ollama(scope):
+        status, body, headers = ollama_error(failure)
     else:
         status, body, headers = openai_error(failure, overflow_status)
     return status, {**headers, "Content-Type": "application/json"}, json_bytes(body)
@@ -45,6 +66,8 @@ def failure_event(scope: Scope, failure: Failure) -> bytes:
     if _is_anthropic(scope):
         request_id = scope["state"].get("request_id")
         return event("error", anthropic_error(failure, request_id)[1])
+    if _is_ollama(scope):
+        return json_bytes(ollama_error(failure)[1]) + b"\n"
     _, body, _ = openai_error(failure)
     if not route_path(scope).endswith("/responses"):
         return frame(body) + DONE
@@ -54,4 +77,6 @@ def failure_event(scope: Scope, failure: Failure) -> bytes:
 
 def sign_of_life(scope: Scope) -> bytes:
     """What a stream of events says while its model is still loaded."""
+    if _is_ollama(scope):  # its lines have no comments; the headers are sign enough
+        return b""
     return _PING if _is_anthropic(scope) else _COMMENT

@@ -34,7 +34,7 @@ from llama_py.engine.async_events import AsyncEvents
 from llama_py.engine.request import Event, FinishEvent, GenerationRequest, Record
 from llama_py.errors import ContextOverflowError, RequestCancelled
 from llama_py.server.call_defaults import adapted
-from llama_py.server.errors import failure_event, sign_of_life
+from llama_py.server.errors import failure_event, sign_of_life, stream_type
 from llama_py.server.pool.pool import ServedModel
 from llama_py.server.request_record import RequestRecord
 from llama_py.server.service import Service, caller_of, in_thread, service_of
@@ -42,7 +42,7 @@ from llama_py.server.transport.bodies import model_of, read_body, read_form
 from llama_py.server.transport.event_stream import EventStream
 from llama_py.server.transport.extras import BODY, abort, client_left
 
-__all__ = ["Exchange", "Parse", "count_tokens", "respond", "respond_to_form"]
+__all__ = ["Exchange", "Parse", "count_tokens", "respond", "respond_to", "respond_to_form"]
 
 #: Makes the call of a body, for a model, in a worker thread.
 Parse = Callable[[dict[str, Any], ServedModel], WireCall]
@@ -66,11 +66,14 @@ async def respond(request: Request, parse: Parse) -> Response:
             client in the dialect of the path.
         ClientDisconnect: the client left before there was anything to be ended.
     """
-    service = service_of(request)
-    body = await read_body(request, service.settings)
+    return await respond_to(request, await read_body(request, service_of(request).settings), parse)
+
+
+async def respond_to(request: Request, body: dict[str, Any], parse: Parse) -> Response:
+    """The same for a body that was read."""
     record: RequestRecord = request.scope["state"]["record"]
     record.prefix = opening_of(body, owner=caller_of(request).tenant)
-    return await Exchange(request, service).run(body, parse)
+    return await Exchange(request, service_of(request)).run(body, parse)
 
 
 async def respond_to_form(request: Request, parse: Parse) -> Response:
@@ -112,6 +115,7 @@ class Exchange:
             service.settings.write_timeout,
             self._note_silence,
             self._give_up,
+            stream_type(request.scope),
         )
         self._caller = caller_of(request)
         self._events: AsyncEvents | None = None

@@ -59,6 +59,7 @@ class Operation:
         events: what a stream consists of, if ``stream`` asks for one.
         media_type: of a reply that is not JSON.
         body_type: of what it takes.
+        any_type: programs may send JSON without saying so (browsers may not).
         failures: how it may fail, beside what every operation may.
         parameters: of the query string.
         always: it is answered while the server loads or drains, too.
@@ -75,6 +76,7 @@ class Operation:
     events: str = ""
     media_type: str = "application/json"
     body_type: str = "application/json"
+    any_type: bool = False
     failures: Sequence[Kind] = ()
     parameters: Sequence[Parameter] = ()
     always: bool = False
@@ -88,10 +90,16 @@ class Operation:
         """Whether it speaks Anthropic's dialect."""
         return self.paths[0].startswith("/v1/messages")
 
+    @property
+    def is_ollama(self) -> bool:
+        """Whether it speaks Ollama's dialect."""
+        return self.paths[0].startswith("/api/")
+
 
 TAGS = {
     "OpenAI": "Chats and completions as in OpenAI's API, also the Responses API.",
     "Anthropic": "Anthropic's Messages API.",
+    "Ollama": "Ollama's API.",
     "Models": "What is offered, and what is in memory.",
     "Sessions": "Conversations that have a name.",
     "llama-server": "The endpoints that are llama.cpp's own.",

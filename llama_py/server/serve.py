@@ -26,6 +26,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from llama_py.errors import ModelNotFoundError, ParameterError
+from llama_py.regular_files import why_no_file
 from llama_py.server.app import create_app
 from llama_py.server.config.settings import Settings
 from llama_py.server.lifecycle import Phase
@@ -54,9 +55,9 @@ def check(settings: Settings) -> None:
     settings.refuse_open_door()
     for model in settings.models:
         for name, path in model.files:
-            if not Path(path).is_file():
-                what = "there is no model file" if name == "path" else f"{name}: there is no file"
-                raise ModelNotFoundError(f"{what} at {path} (for {model.id!r})")
+            noun, where = ("model file", "") if name == "path" else ("file", f"{name}: ")
+            if problem := why_no_file(path, noun):
+                raise ModelNotFoundError(f"{where}{problem} (for {model.id!r})")
     for name in ("session_dir", "slot_dir"):
         directory: Path | None = getattr(settings, name)
         if directory is not None:
@@ -67,8 +68,8 @@ def check(settings: Settings) -> None:
         return
     for name in ("tls_cert", "tls_key"):
         file: Path | None = getattr(settings, name)
-        if file is not None and not file.is_file():
-            raise ParameterError(f"{name}: there is no file at {file}")
+        if file is not None and (problem := why_no_file(file)):
+            raise ParameterError(f"{name}: {problem}")
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(settings.tls_cert, settings.tls_key)

@@ -121,3 +121,21 @@ def test_a_model_that_likes_spaces_cannot_go_on_with_them(vocab: Vocab, backend:
         wishes = [ids(vocab, "{"), ids(vocab, "\n"), *[[token, *ids(vocab, '"')]] * 40]
         said = say(vocab, sampling_of(vocab, TREE, backend), wishes)
         assert said.startswith('{\n        "'), said
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("wish", [(",\n", "0", "\n"), (",\n", "\n", "0"), ("?", "0", "}")])
+def test_a_number_that_the_model_would_end_has_no_further_digits(
+    wish: tuple[str, ...], backend: Backend, vocab: Vocab
+) -> None:
+    """Here it would go on with another property, which the schema does not have."""
+    schema = {
+        "type": "object",
+        "properties": {"age": {"type": "integer"}},
+        "required": ["age"],
+        "additionalProperties": False,
+    }
+    begun = vocab.tokenize('{"age": 41', add_special=False)
+    wishes = [*([token] for token in begun), ids(vocab, *wish), ids(vocab, "}"), vocab.eog_tokens()]
+    said = say(vocab, sampling_of(vocab, schema, backend), wishes)
+    assert json.loads(said) == {"age": 41}

@@ -98,6 +98,7 @@ def test_the_defaults_are_those_of_llama_cpp_python_unless_others_are_wanted() -
         {"rope_scaling_type": None},
         {"tensor_split": None, "kv_overrides": None, "lora_path": None},
         {"type_k": None, "type_v": None, "swa_full": None, "op_offload": None},
+        {"n_batch": 1},
         {"n_ctx": 64, "n_batch": 4096, "n_ubatch": 4096},
         {"n_gpu_layers": -1},
         {"n_ctx": 0},

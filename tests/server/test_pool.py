@@ -699,7 +699,7 @@ def test_a_model_outside_of_a_lease_is_not_there() -> None:
 
 
 @pytest.mark.usefixtures("slow_loads")
-def test_closing_ends_the_waiting_and_the_loading() -> None:
+def test_closing_ends_the_waiting_and_the_loading(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         async with pool_of("demo", "full") as pool:
             llama = (await pool.load("demo")).llama
@@ -719,6 +719,7 @@ def test_closing_ends_the_waiting_and_the_loading() -> None:
             assert status(pool, "demo") is ModelStatus.UNLOADED
 
     run(test)
+    assert "ERROR" not in {record.levelname for record in caplog.records}
 
 
 def test_who_waits_is_told_that_the_server_stops() -> None:

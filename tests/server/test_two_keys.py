@@ -20,13 +20,17 @@ import httpx
 import pytest
 
 from llama_py import demo_model_path
+from tests.adapters import tiny_adapter
 from tests.media.encoded import scene
-from tests.media.pictures import png
+from tests.media.pictures import png, tone, wav
+from tests.media.projectors import tiny_projector
 from tests.patience import PATIENCE
 from tests.server.test_serve import running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/PID/task/*/schedstat")
 
+#: Of the bundled model's embeddings.
+WIDTH = 192
 PROJECTOR = Path(__file__).parents[1] / "media" / "data" / "mmproj-demo-f16.gguf"
 #: Nobody reads the log, so that a line for each request would fill the pipe, and stop the server.
 QUIET = ("--log-level", "warning")
@@ -52,6 +56,12 @@ def _picture(number: int) -> Body:
     return _said(number, [part, {"type": "text", "text": "?"}])
 
 
+def _sound(number: int) -> Body:
+    data = base64.b64encode(wav(tone(200 + number, 2.0))).decode()
+    part = {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+    return _said(0, [part, {"type": "text", "text": "?"}])
+
+
 def _tools(number: int) -> Body:
     function = {"name": f"act_{number}", "description": "Acts.", "parameters": _schema(number)}
     tool = {"type": "function", "function": function}
@@ -63,9 +73,16 @@ def _grammar(number: int) -> Body:
     return _said(0, grammar=f"root ::= ({words})+")
 
 
+def _prompt(number: int) -> Body:
+    return _said(0, f"{number} " + "lorem ipsum " * 60)
+
+
 KINDS: dict[str, Callable[[int], Body]] = {
-    "prompts": lambda number: _said(0, f"{number} " + "lorem ipsum " * 60),
+    "prompts": _prompt,
+    "adapters": _prompt,
+    "drafts": lambda number: {**_prompt(number), "max_tokens": 16, "ignore_eos": True},
     "pictures": _picture,
+    "sounds": _sound,
     "schemas": lambda number: _said(
         0, response_format={"type": "json_object", "schema": _schema(number)}
     ),
@@ -75,18 +92,28 @@ KINDS: dict[str, Callable[[int], Body]] = {
 }
 
 
+def _flags(kind: str, folder: Path) -> list[str]:
+    """The server's model has this besides."""
+    if kind == "adapters":
+        return ["--lora", str(tiny_adapter(demo_model_path(), folder / "adapter.gguf"))]
+    if kind == "drafts":
+        return ["--speculative", "lookup"]
+    hears = kind == "sounds"
+    return ["--mmproj", str(tiny_projector("gemma4ua", WIDTH) if hears else PROJECTOR)]
+
+
 def used(pid: int) -> int:
     """Nanoseconds of processor time of all threads of a process."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
 
-def differences(kind: str, pairs: int) -> list[float]:
+def differences(kind: str, pairs: int, folder: Path) -> list[float]:
     """Milliseconds that what the other key has seen takes more, for each pair."""
     make, found = KINDS[kind], []
     keys = [argument for key in KEYS for argument in ("--api-key", key)]
     with (
-        running(demo_model_path(), "--mmproj", str(PROJECTOR), *QUIET, *keys) as server,
+        running(demo_model_path(), *_flags(kind, folder), *QUIET, *keys) as server,
         httpx.Client(base_url=server.address, timeout=PATIENCE) as http,
     ):
         pid = server.process.pid
@@ -124,7 +151,7 @@ def told(kind: str, found: list[float]) -> tuple[float, float, str]:
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_another_key_has_sent_takes_as_long(kind: str) -> None:
-    middle, error, said = told(kind, differences(kind, 200))
+def test_what_another_key_has_sent_takes_as_long(kind: str, tmp_path: Path) -> None:
+    middle, error, said = told(kind, differences(kind, 200, tmp_path))
     print(said)
     assert abs(middle) < 3.5 * error, said

@@ -54,9 +54,10 @@ ADDRESSES = {
 #: Pages that a search shows behind those that say how something is done.
 _BEHIND = re.compile(
     r"(changes|decisions|benchmarks|reuse-savings|contributing|architecture|vendor"
-    r"|upstream-notes|upstream/.*)\.md"
+    r"|reference|upstream-notes|upstream/.*)\.md"
 )
-_LATE = "---\nsearch:\n  boost: 0.3\n---\n\n"
+#: Pages that it shows before others.
+_FIRST = re.compile(r"(chat|errors|memory|ollama|options|structured-output)\.md")
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
@@ -70,12 +71,17 @@ def assemble(folder: Path = SOURCES) -> None:
     pages = {f"docs/{page.relative_to(docs).as_posix()}": page.name for page in docs.glob("*.md")}
     for origin, place in {**pages, **PAGES}.items():
         text = (ROOT / origin).read_text(encoding="utf-8")
-        head = _LATE if _BEHIND.fullmatch(place) else ""
-        _write(folder / place, head + turned(text, origin, place))
-    _write(folder / "reference.md", _LATE + reference())
+        _write(folder / place, _rank(place) + turned(text, origin, place))
+    _write(folder / "reference.md", _rank("reference.md") + reference())
     _write(folder / "examples.md", examples())
     for origin, place in {**ASSETS, **FILES}.items():
         _write(folder / place, (ROOT / origin).read_text(encoding="utf-8"))
+
+
+def _rank(place: str) -> str:
+    """The head of a page that says where a search shows it."""
+    boost = 0.1 if _BEHIND.fullmatch(place) else 2 if _FIRST.fullmatch(place) else 1
+    return f"---\nsearch:\n  boost: {boost}\n---\n\n"
 
 
 def _write(path: Path, text: str) -> None:

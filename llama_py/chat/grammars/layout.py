@@ -72,6 +72,11 @@ def _indentation(text: bytes) -> int:
     return lead.count(b" ") + _TAB * lead.count(b"\t")
 
 
+def _ends_number(text: bytes) -> bool:
+    """Whether a text behind a digit ends the number; a comma may also part its thousands."""
+    return text != b"," and (not text or text[0] not in b"0123456789.eE")
+
+
 @dataclass(slots=True)
 class _JSONPlace:
     """A place in a JSON text.
@@ -177,8 +182,9 @@ class AnswerWatch:
     def trim(self, row: NDArray[np.float32], own: int) -> None:
         """Forbid white space that the model does not want, once the grammar forbade what it does.
 
-        White space stays possible where the model's own token fits or is white space itself, and
-        where nothing else is.
+        White space stays possible where the model's own token fits or is white space itself, where
+        it ends a number, and where nothing else is. A number that the model would end has no
+        further digits: its value would be another.
 
         Args:
             row: the logits, after the grammar; shape ``(n_vocab,)``, changed in place.
@@ -195,12 +201,13 @@ class AnswerWatch:
             forbidden = spaces.line > place.room + SPACES
             if place.in_line:
                 forbidden |= spaces.begins & (spaces.first + place.spaces > place.room)
-        if not wanted:
+        if not wanted and not place.digits:
             margin = not place.begun or bool(row[spaces.ends].max(initial=-np.inf) > -np.inf)
             forbidden = forbidden | (spaces.begins if margin else spaces.pure)
         if forbidden.any():
             self._forbid(row, spaces.ids[forbidden])
-        if place.digits >= _MOST_DIGITS:
+        ended = not wanted and place.digits and _ends_number(self._piece(own))
+        if ended or place.digits >= _MOST_DIGITS:
             self._forbid(row, spaces.digits)
         if wanted:
             return

@@ -28,7 +28,7 @@ from llama_py.engine.request import Record
 from llama_py.errors import GrammarError, MediaError, ParameterError
 from llama_py.options import CHAT, COMPLETION, Table
 
-__all__ = ["placed", "read_chat", "read_completion"]
+__all__ = ["chat_call", "completion_call", "placed", "read_chat", "read_completion"]
 
 #: The beginning of a message of a ``ParameterError``: the place that it is about.
 _PLACE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[\d+\])*")
@@ -55,6 +55,14 @@ def read_chat(
     Raises:
         RequestError, ParameterError, TemplateError, GrammarError: it cannot be answered.
     """
+    call = chat_call(context, body, limits, session)
+    return _wire_call(call, ChatWireReply, body, model)
+
+
+def chat_call(
+    context: CallContext, body: Mapping[str, Any], limits: RequestLimits, session: str | None
+) -> ChatCall:
+    """The call of a chat's body; see ``read_chat``."""
     limits.check_length(body, "messages", limits.max_messages)
     limits.check_tools(body, "tools")
     limits.check_tools(body, "functions")
@@ -63,7 +71,7 @@ def read_chat(
     with placed(body), given.named():
         options = _options(CHAT, with_biases(context, given.fields), limits, session)
         _choose_tools(options)
-        call = parse_chat(
+        return parse_chat(
             context,
             messages,
             stream=body.get("stream"),
@@ -72,7 +80,6 @@ def read_chat(
             zero_counts=True,
             **options,
         )
-    return _wire_call(call, ChatWireReply, body, model)
 
 
 def read_completion(
@@ -83,6 +90,14 @@ def read_completion(
     session: str | None = None,
 ) -> WireCall:
     """The body of ``/v1/completions``; see ``read_chat``."""
+    call = completion_call(context, body, limits, session)
+    return _wire_call(call, CompletionWireReply, body, model)
+
+
+def completion_call(
+    context: CallContext, body: Mapping[str, Any], limits: RequestLimits, session: str | None
+) -> CompletionCall:
+    """The call of a completion's body; see ``read_chat``."""
     given = ours(Dialect.COMPLETION, body, limits)
     prompt = _required(body, "prompt")
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
@@ -90,10 +105,9 @@ def read_completion(
     with placed(body), given.named():
         options = _options(COMPLETION, with_biases(context, given.fields), limits, session)
         _choose_schema(options, given.fields.get("json_schema"))
-        call = parse_completion(
+        return parse_completion(
             context, prompt, stream=body.get("stream"), zero_counts=True, **options
         )
-    return _wire_call(call, CompletionWireReply, body, model)
 
 
 def _wire_call(

@@ -67,6 +67,12 @@ class Listening:
     port: Annotated[int, Range(0, 65535), Doc("The port; 0 takes a free one, and says which.")] = (
         8080
     )
+    ollama_port: Annotated[
+        int | None,
+        Range(0, 65535),
+        Flag("--ollama-port", metavar="PORT"),
+        Doc("A second port, beside the first: 11434 is where Ollama's clients look."),
+    ] = None
     root_path: Annotated[
         str,
         Reads(read_root_path),

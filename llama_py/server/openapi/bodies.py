@@ -50,6 +50,7 @@ def request_schemas(settings: Settings) -> dict[str, Schema]:
         "TranscriptionRequest": _TRANSCRIPTION,
         **_responses(settings),
         **_anthropic(settings),
+        **_ollama(settings),
         **_native(settings),
         "ModelName": record({"model": _MODEL}, ["model"]),
         "Control": record(
@@ -335,6 +336,52 @@ def _anthropic(settings: Settings) -> dict[str, Schema]:
         "AnthropicTool": record(
             {"name": STRING, "description": STRING, "input_schema": OBJECT}, ["name"]
         ),
+    }
+
+
+# ---- Ollama --------------------------------------------------------------------------------------
+
+
+def _ollama(settings: Settings) -> dict[str, Schema]:
+    images = said(listing(STRING), "Pictures and sounds, in base64.")
+    message = {
+        "role": one_of_texts("system", "user", "assistant", "tool"),
+        "content": STRING,
+        "thinking": STRING,
+        "images": images,
+        "tool_calls": listing(OBJECT),
+        "tool_name": said(STRING, "Of a result: the function that was called."),
+    }
+    shared = {
+        "model": _MODEL,
+        "stream": said(BOOLEAN, "`false`: one object in place of a stream of lines."),
+        "options": said(OBJECT, "`temperature`, `num_predict`, `stop` and the like."),
+        "keep_alive": said(any_of(NUMBER, STRING), "How long the model stays in memory after it."),
+    }
+    reply = {
+        "format": said(any_of(STRING, OBJECT), "`json`, or a JSON schema."),
+        "think": said(any_of(BOOLEAN, STRING), "Whether to reason, or how much."),
+        "logprobs": BOOLEAN,
+        "top_logprobs": {**INTEGER, "minimum": 0},
+    }
+    messages = listing(record(message, ["role"]), maxItems=settings.max_messages)
+    tools = listing(reference("Tool"), maxItems=settings.max_tools)
+    prompt = {
+        "prompt": STRING,
+        "suffix": said(STRING, "What follows the gap to fill in."),
+        "system": STRING,
+        "images": images,
+        "raw": said(BOOLEAN, "Take the prompt as it is, without the template."),
+    }
+    of_vectors = {"model": _MODEL, "keep_alive": shared["keep_alive"]}
+    texts = {"input": any_of(STRING, listing(STRING)), "truncate": BOOLEAN, "dimensions": INTEGER}
+    return {
+        "OllamaChatRequest": record(
+            {**shared, **reply, "messages": messages, "tools": tools}, ["model"]
+        ),
+        "OllamaGenerateRequest": record({**shared, **reply, **prompt}, ["model"]),
+        "OllamaEmbedRequest": record({**of_vectors, **texts}, ["model", "input"]),
+        "OllamaEmbeddingsRequest": record({**of_vectors, "prompt": STRING}, ["model", "prompt"]),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from llama_py.dialects.failures import Failure, Kind, anthropic_error, openai_error
+from llama_py.dialects.failures import Failure, Kind, anthropic_error, ollama_error, openai_error
 from llama_py.server.config.settings import Settings
 from llama_py.server.openapi.bodies import request_schemas
 from llama_py.server.openapi.replies import reply_schemas
@@ -122,12 +122,15 @@ def _failures(operation: Operation, settings: Settings) -> dict[str, Any]:
         kinds.append(Kind.INVALID_VALUE)
     if operation.scope is not PUBLIC:
         kinds += _ALWAYS
-    schema = reference("AnthropicError" if operation.is_anthropic else "Error")
+    form = "AnthropicError" if operation.is_anthropic else "Error"
+    schema = reference("OllamaError" if operation.is_ollama else form)
     by_status: dict[int, list[str]] = {}
     for kind in kinds:
         failure = Failure(kind, "")
         if operation.is_anthropic:
             status = anthropic_error(failure)[0]
+        elif operation.is_ollama:
+            status = ollama_error(failure)[0]
         else:
             status = openai_error(failure, settings.overflow_status)[0]
         by_status.setdefault(status, []).append(kind.value)

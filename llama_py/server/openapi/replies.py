@@ -54,6 +54,7 @@ def reply_schemas() -> dict[str, Schema]:
             },
             ["type", "error"],
         ),
+        **_OLLAMA,
         "ChatCompletion": of_type(ChatCompletion),
         "ChatCompletionChunk": of_type(ChatCompletionChunk),
         "Completion": of_type(Completion),
@@ -192,6 +193,64 @@ _MESSAGE = record(
     },
     ["id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"],
 )
+
+# ---- Ollama --------------------------------------------------------------------------------------
+
+_DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
+_LINE = {
+    "model": STRING,
+    "created_at": STRING,
+    "done": said(BOOLEAN, "It is the last one, and has durations (ns) and counts."),
+    "done_reason": one_of_texts("stop", "length", "load", "unload"),
+    **dict.fromkeys((*_DURATIONS, "prompt_eval_count", "eval_count"), INTEGER),
+    "logprobs": listing(OBJECT),
+}
+_CARD = {
+    "name": STRING,
+    "model": STRING,
+    "modified_at": STRING,
+    "size": INTEGER,
+    "digest": said(STRING, "Of the file's place, size and time."),
+    "details": OBJECT,
+    "expires_at": STRING,
+    "size_vram": INTEGER,
+    "context_length": INTEGER,
+}
+_OLLAMA: dict[str, Schema] = {
+    "OllamaError": record({"error": STRING}, ["error"]),
+    "OllamaChat": record({**_LINE, "message": OBJECT}, ["model", "message", "done"]),
+    "OllamaReply": record(
+        {**_LINE, "response": STRING, "thinking": STRING}, ["model", "response", "done"]
+    ),
+    "OllamaEmbeddings": record(
+        {
+            "model": STRING,
+            "embeddings": listing(listing(NUMBER)),
+            "total_duration": INTEGER,
+            "load_duration": INTEGER,
+            "prompt_eval_count": INTEGER,
+        },
+        ["model", "embeddings"],
+    ),
+    "OllamaEmbedding": record({"embedding": listing(NUMBER)}, ["embedding"]),
+    "OllamaVersion": record({"version": STRING}, ["version"]),
+    "OllamaModels": record(
+        {"models": listing(record(_CARD, ["name", "model", "size", "details"]))}, ["models"]
+    ),
+    "OllamaModel": record(
+        {
+            "template": STRING,
+            "modelfile": STRING,
+            "license": STRING,
+            "parameters": STRING,
+            "details": OBJECT,
+            "model_info": OBJECT,
+            "capabilities": listing(STRING),
+            "modified_at": STRING,
+        },
+        ["details", "model_info", "capabilities"],
+    ),
+}
 
 # ---- models --------------------------------------------------------------------------------------
 

@@ -43,13 +43,15 @@ class Place:
     Attributes:
         backoff, error: after a load that failed.
         leases: those who use it.
+        idle_seconds: after so long without use it is unloaded; None: never.
         used, loaded: when somebody last asked for it or had it, and when it was loaded.
         cramped: there was too little memory for it beside the others.
         timer: unloads it when it was idle for long enough.
     """
 
-    def __init__(self, model: ServedModel) -> None:
+    def __init__(self, model: ServedModel, idle_seconds: float | None) -> None:
         self.model = model
+        self.idle_seconds = idle_seconds
         self.backoff = Backoff()
         self.error: Exception | None = None
         self.leases = 0

@@ -46,6 +46,8 @@ _ANY = asyncio.FIRST_COMPLETED
 _MOST_WAITING = 512
 #: How often somebody who would have waited too long looks whether a model still comes or goes.
 _WHILE_MOVING = 0.1
+#: The tag that a name has for Ollama's clients if it has none.
+_LATEST = ":latest"
 
 
 class ModelPool:
@@ -57,12 +59,13 @@ class ModelPool:
         if not offered:
             path = demo_model_path()
             offered = (ModelSettings(id=Path(path).stem, path=path),)
-        self._places = [Place(ServedModel(each, settings)) for each in offered]
+        self._places = [
+            Place(ServedModel(each, settings), settings.model_idle_seconds) for each in offered
+        ]
         self._names = {
             name: place for place in self._places for name in (place.model.id, *place.model.aliases)
         }
         self._max_loaded = settings.max_loaded
-        self._idle_seconds = settings.model_idle_seconds
         self._queue_timeout = settings.queue_timeout
         self._loader = ModelLoader()
         self._waiting: list[Waiter] = []
@@ -96,8 +99,8 @@ class ModelPool:
     def find(self, name: str | None) -> ServedModel:
         """The model of a name: an id, an alias, or a pattern among the aliases (``claude-*``).
 
-        Of several patterns that fit, the longest one counts. No name is the first model; if there
-        is only one, every name is that one.
+        ``NAME:latest`` is ``NAME``. Of several patterns that fit, the longest one counts. No name
+        is the first model; if there is only one, every name is that one.
 
         Raises:
             RequestError: there is no such model.
@@ -124,9 +127,9 @@ class ModelPool:
     def _place(self, name: str | None) -> Place:
         if not name or len(self._places) == 1:
             return self._places[0]
-        known = self._names.get(name)
-        if known is not None:
-            return known
+        for each in (name, name.removesuffix(_LATEST), f"{name}{_LATEST}"):
+            if each in self._names:
+                return self._names[each]
         patterns = [each for each in self._names if "*" in each and fnmatchcase(name, each)]
         if patterns:
             return self._names[max(patterns, key=len)]
@@ -223,6 +226,21 @@ class ModelPool:
         if place.status is not ModelStatus.UNLOADED:
             await self._wait(place, ModelStatus.UNLOADED, receive)
         return place.model
+
+    def keep(self, name: str | None, seconds: float | None) -> None:
+        """Let a model stay in memory for so long after its next use; None: for ever.
+
+        Raises:
+            RequestError: there is no such model.
+        """
+        self._place(name).idle_seconds = seconds
+
+    def left(self, name: str | None) -> float | None:
+        """Seconds after which a model is unloaded if nobody uses it; None: it stays."""
+        place = self._place(name)
+        if place.idle_seconds is None:
+            return None
+        return max(0.0, place.used + place.idle_seconds - time.monotonic())
 
     def refuse_waiting(self) -> None:
         """Tell those who wait for a model that the server stops."""
@@ -375,7 +393,10 @@ class ModelPool:
                 _log.info("loaded %s in %.1f s", place.model.id, now - begun)
         except Exception as error:  # whatever it is, somebody waits for the news
             known = isinstance(error, LlamaError)
-            _log.error("%s cannot be loaded: %s", place.model.id, error, exc_info=not known)
+            if self._closed and known:
+                _log.info("%s is not loaded: the server stops", place.model.id)
+            else:
+                _log.error("%s cannot be loaded: %s", place.model.id, error, exc_info=not known)
             place.model.status, place.error = ModelStatus.UNLOADED, error
             place.model.problem = model_errors.reason_of(error, place.model)
             place.backoff.failed()
@@ -390,9 +411,10 @@ class ModelPool:
     def _rest(self, place: Place) -> None:
         """Unload it when it has been idle for long enough."""
         place.stop_timer()
-        if self._idle_seconds is None or place.leases or place.status is not ModelStatus.LOADED:
+        idle = place.idle_seconds
+        if idle is None or place.leases or place.status is not ModelStatus.LOADED:
             return
-        left = place.used + self._idle_seconds - time.monotonic()
+        left = place.used + idle - time.monotonic()
         if left <= 0:
             self._expel(place)
         else:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from llama_py.api.embedding.calls import PendingEmbedding
-from llama_py.dialects.embeddings import encode_native, encode_openai, naming, read_embedding
+from llama_py.dialects.embeddings import (
+    EmbeddingBody,
+    encode_native,
+    encode_openai,
+    naming,
+    read_embedding,
+)
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.reranking import encode_ranking, read_rerank
 from llama_py.dialects.wire_json import json_bytes
@@ -20,7 +27,7 @@ from llama_py.server.service import Service, in_thread, service_of
 from llama_py.server.transport.bodies import model_of, read_body
 from llama_py.server.transport.extras import client_left
 
-__all__ = ["ROUTES"]
+__all__ = ["ROUTES", "Embedded", "embedded"]
 
 ROUTES = Routes("OpenAI")
 
@@ -41,8 +48,40 @@ T = TypeVar("T")
     ),
 )
 async def _embed(request: Request) -> Response:
+    body = await read_body(request, service_of(request).settings)
+    return await embedded(request, body, _encode)
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Texts that a model has embedded.
+
+    Attributes:
+        read: what was asked for.
+        each_token: the vectors are those of tokens.
+    """
+
+    model: str
+    read: EmbeddingBody
+    pending: PendingEmbedding[Any]
+    each_token: bool
+
+    @property
+    def vectors(self) -> Any:
+        """Float32 ``(n, d)``, or a table for each input."""
+        return self.pending.finished()
+
+    @property
+    def n_tokens(self) -> int:
+        """Of all inputs."""
+        return self.pending.n_tokens
+
+
+async def embedded(
+    request: Request, body: dict[str, Any], encode: Callable[[Embedded], bytes]
+) -> Response:
+    """Embed the inputs of a body in OpenAI's form."""
     service = service_of(request)
-    body = await read_body(request, service.settings)
     async with service.models.lease(model_of(body), request.receive) as model:
         calls = model.llama.runtime.embedding.calls
         # OpenAI's form has no place for the vectors of tokens.
@@ -66,16 +105,18 @@ async def _embed(request: Request) -> Response:
                 )
 
         pending = await _queued(request, service, start)
+        done = Embedded(model.id, read, pending, each_token)
+        return await _answer(service, lambda: encode(done))
 
-        def encode() -> bytes:
-            vectors = pending.finished()
-            if each_token:
-                return encode_native(vectors)
-            if read.native:
-                return encode_native(vectors[:, None])
-            return encode_openai(vectors, pending.n_tokens, model.id, as_base64=read.base64)
 
-        return await _answer(service, encode)
+def _encode(done: Embedded) -> bytes:
+    """In OpenAI's form, or llama-server's."""
+    vectors = done.vectors
+    if done.each_token:
+        return encode_native(vectors)
+    if done.read.native:
+        return encode_native(vectors[:, None])
+    return encode_openai(vectors, done.n_tokens, done.model, as_base64=done.read.base64)
 
 
 @ROUTES.post(

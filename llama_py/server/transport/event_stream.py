@@ -15,11 +15,7 @@ from starlette.types import Send
 
 __all__ = ["EventStream"]
 
-_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
+_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
 class EventStream:
@@ -30,6 +26,7 @@ class EventStream:
         send_body: the same for bodies, by a shorter way.
         interval: seconds of silence after which ``on_silence`` is called.
         patience: seconds that the client may take to read before ``on_stall`` is called.
+        media_type: of the stream.
 
     Attributes:
         begun: the headers are out, or on their way.
@@ -43,7 +40,9 @@ class EventStream:
         patience: float,
         on_silence: Callable[[], None],
         on_stall: Callable[[], None],
+        media_type: str,
     ) -> None:
+        self._headers = [(b"content-type", media_type.encode()), *_HEADERS]
         self._asgi_send, self._send_body = send, send_body
         self._interval, self._patience = interval, patience
         self._on_silence, self._on_stall = on_silence, on_stall
@@ -79,7 +78,7 @@ class EventStream:
         await self.send(frames, more=more)
 
     async def _send_headers(self) -> None:
-        start = {"type": "http.response.start", "status": 200, "headers": _HEADERS}
+        start = {"type": "http.response.start", "status": 200, "headers": self._headers}
         self._since = self._loop.time()
         self._sending = True  # what was answered before on this connection may be unread
         self._look()

@@ -24,24 +24,28 @@ _BACKLOG = 2048
 def listen(settings: Settings) -> Iterator[list[socket.socket]]:
     """Listen until the end of the block, at one socket for each of ``settings.addresses``.
 
-    Port 0 is a free one, and the same for all of them. ``::`` takes IPv4 as well, where it is the
-    only address of a network.
+    With an ``ollama_port``, there is one more for each address of a network. Port 0 is a free one,
+    and the same for all addresses. ``::`` takes IPv4 as well, where it is the only address of a
+    network.
 
     Raises:
         OSError: somebody listens there already, or it is not allowed; the message says where.
         ParameterError: there are no Unix sockets on this system.
     """
-    port = settings.port
+    both = settings.network_hosts == ("::",)
+    rounds = [(settings.addresses, settings.port)]
+    if settings.ollama_port is not None:
+        rounds.append((settings.network_hosts, settings.ollama_port))
     with contextlib.ExitStack() as stack:
         made: list[socket.socket] = []
-        for address in settings.addresses:
-            path = socket_path(address)
-            if path is not None:
-                made.append(stack.enter_context(_at_path(path)))
-                continue
-            both = address == "::" and len(settings.network_hosts) == 1
-            made.append(stack.enter_context(_at_port(address, port, both=both)))
-            port = made[-1].getsockname()[1]
+        for addresses, port in rounds:
+            for address in addresses:
+                path = socket_path(address)
+                if path is not None:
+                    made.append(stack.enter_context(_at_path(path)))
+                    continue
+                made.append(stack.enter_context(_at_port(address, port, both=both)))
+                port = made[-1].getsockname()[1]
         yield made
 
 
@@ -49,7 +53,8 @@ def addresses_of(settings: Settings, listening: Sequence[socket.socket]) -> tupl
     """Where clients find the server: URLs without a path, and ``unix:PATH``."""
     scheme = "https" if settings.tls_cert else "http"
     found = []
-    for each, made in zip(settings.addresses, listening, strict=True):
+    named = (*settings.addresses, *settings.network_hosts)  # the second time at Ollama's port
+    for each, made in zip(named, listening, strict=False):
         if path := socket_path(each):
             found.append(f"unix:{path}")
             continue
