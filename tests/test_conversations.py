@@ -33,7 +33,7 @@ def llm(request: pytest.FixtureRequest) -> Iterator[Llama]:
 
 @pytest.fixture
 def held(llm: Llama) -> Conversations:
-    return Conversations(llm.runtime.loaded)
+    return Conversations(llm.runtime.port)
 
 
 def say(llm: Llama, messages: Messages, text: str, session: str) -> tuple[Messages, dict[str, Any]]:
@@ -77,7 +77,7 @@ def test_out_forgotten_and_back(llm: Llama, held: Conversations, tmp_path: Path)
 def test_in_pieces(tmp_path: Path) -> None:
     with Llama(tiny_model("full"), n_ctx=1024, n_threads=1) as llm:
         llm.runtime.loaded.cache.saving.piece = 20_000
-        held = Conversations(llm.runtime.loaded)
+        held = Conversations(llm.runtime.port)
         messages, _ = say(llm, [], STORY, "anna")
         assert len(held.export("anna").segments) > 2
         path = saved(held, "anna", tmp_path / "anna")
@@ -127,10 +127,10 @@ def test_handed_over_when_only_the_stores_have_it(tmp_path: Path) -> None:
         with Llama(tiny_model("full"), n_ctx=1024, n_threads=1) as llm:
             llm.cache.set_store(store)
             messages, _ = say(llm, [], STORY, "anna")
-            Conversations(llm.runtime.loaded).save("anna")
+            Conversations(llm.runtime.port).save("anna")
         with Llama(tiny_model("full"), n_ctx=1024, n_threads=1) as llm:
             llm.cache.set_store(store)
-            held = Conversations(llm.runtime.loaded)
+            held = Conversations(llm.runtime.port)
             held.rename("anna", "branch")
             held.forget("anna")
             assert len(store.find_session("branch", None)) == 1

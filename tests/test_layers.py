@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from llama_py.api.isolation.isolated import IsolatedModel
+from llama_py.api.port import LoadedModel, ModelPort
 from tests.rules import holds_for_all
 
 PACKAGE = Path(__file__).parent.parent / "llama_py"
@@ -160,6 +162,55 @@ def test_importing_the_package_imports_nothing_else() -> None:
     ]
     names = {node.module for node in run_time}
     assert names <= {"__future__", "typing", "llama_py.version"}
+
+
+# -- the wall around a model -----------------------------------------------------------------------
+
+#: Where a model's context, cache and engine are used: nobody else may tell where it computes.
+INSIDE = {"api"}
+INNER = {"cache", "context", "driver", "engine"}
+
+
+def inner_parts(tree: ast.Module) -> set[str]:
+    """What a module takes from within a model, rather than from its port."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            home = node.value.attr if isinstance(node.value, ast.Attribute) else None
+            home = node.value.id if isinstance(node.value, ast.Name) else home
+            if (home, node.attr) == ("runtime", "loaded") or node.attr == "here":
+                found.add(node.attr)
+            if home == "port" and node.attr in INNER:
+                found.add(node.attr)
+        elif isinstance(node, ast.ImportFrom) and node.module == "llama_py.api.port":
+            found |= {alias.name for alias in node.names} - {"ModelPort"}
+    return found
+
+
+def test_a_part_from_within_a_model_is_found() -> None:
+    for taken in ("x = a.runtime.loaded", "port.driver", "a.port.here()", "a.runtime.port.cache"):
+        assert inner_parts(ast.parse(taken)), taken
+    assert inner_parts(ast.parse("from llama_py.api.port import LoadedModel"))
+    assert not inner_parts(ast.parse("a.runtime.port.report(); a.cache.report(); port.media"))
+
+
+def test_a_model_is_asked_by_its_port() -> None:
+    holds_for_all(asks_the_port, modules(), spelt)
+
+
+def asks_the_port(path: Path) -> None:
+    if part_of(path) not in INSIDE:
+        assert not inner_parts(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def test_a_model_elsewhere_has_whatever_a_port_has() -> None:
+    """And it has no attribute that only says no: what it has not, it does not offer."""
+    for each in (LoadedModel, IsolatedModel):
+        assert not each.__abstractmethods__
+    offered = {name for name in vars(LoadedModel) if not name.startswith("_")}
+    inner = offered - {*dir(ModelPort)}
+    assert inner >= INNER
+    assert not inner & {*dir(IsolatedModel)}
 
 
 # -- circles ---------------------------------------------------------------------------------------

@@ -23,8 +23,7 @@ from llama_py import forks
 from llama_py.api.call import Call, ChatReply, CompletionReply, failure_of
 from llama_py.api.llama import Llama
 from llama_py.api.overflow import OverflowReport
-from llama_py.api.scoring.jobs import scoring_job
-from llama_py.api.scoring.scoring import Score, TokenIds
+from llama_py.api.scoring.scoring import Score, ScoringJob, TokenIds
 from llama_py.dialects.openai.types import (
     CreateChatCompletionStreamResponse,
     CreateCompletionStreamResponse,
@@ -200,7 +199,7 @@ class AsyncLlama:
         Cancelling the task stops the scoring.
         """
         self._check_open()
-        job = scoring_job(self.llama.runtime, prefix, continuations, timeout, options)
+        job = ScoringJob(self.llama.runtime, prefix, continuations, timeout, options)
         try:
             return await asyncio.to_thread(job.run)
         except asyncio.CancelledError:
@@ -273,7 +272,7 @@ class AsyncLlama:
         if self._process.inherited:
             self._closed = True
             return
-        self.llama.runtime.loaded.refuse_callbacks()
+        self.llama.runtime.port.refuse_callbacks()
         self._closed = True
         self._workers.shutdown()
         if self._owned:

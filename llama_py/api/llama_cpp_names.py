@@ -135,7 +135,7 @@ class LlamaCppNames:
 
     def n_embd(self) -> int:
         """Width of the embeddings."""
-        return self.runtime.loaded.model.n_embd
+        return self.runtime.port.model.n_embd
 
     def n_vocab(self) -> int:
         """Number of tokens in the vocabulary."""

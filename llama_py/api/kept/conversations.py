@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from llama_py.api.kept import session_sequences
-from llama_py.api.loading import LoadedModel
+from llama_py.api.port import LoadedModel, ModelPort, operation
 from llama_py.errors import (
     ConversationBusyError,
     ConversationMissingError,
@@ -88,29 +88,35 @@ class Conversations:
     adapters that are loaded.
     """
 
-    def __init__(self, loaded: LoadedModel) -> None:
-        self._loaded = loaded
+    def __init__(self, port: ModelPort) -> None:
+        self.port = port
+
+    @property
+    def _loaded(self) -> LoadedModel:
+        return self.port.here()
 
     @property
     def namespace(self) -> Hashable:
         """That of requests which name none."""
-        return self._loaded.facts.namespace
+        return self.port.facts.namespace
 
     @property
     def sequences(self) -> int:
         """How many there can be in memory."""
-        return self._loaded.facts.n_seq_max
+        return self.port.facts.n_seq_max
 
     @property
     def room(self) -> int:
         """Tokens that one of them can hold."""
-        return self._loaded.facts.limit
+        return self.port.facts.limit
 
     @property
+    @operation
     def drafts(self) -> bool:
         """Whether requests that say nothing about drafts have some."""
         return self._loaded.engine.drafts
 
+    @operation
     def held(self) -> list[HeldConversation]:
         """The sequences in memory, by number."""
         return self._loaded.driver.run(self._held)
@@ -142,6 +148,7 @@ class Conversations:
             for each in live
         ]
 
+    @operation
     def in_memory(self, prompts: Sequence[tuple[Sequence[int], Hashable | None]]) -> list[int]:
         """How many tokens of each prompt need not be evaluated: a sequence or RAM has them.
 
@@ -166,6 +173,7 @@ class Conversations:
 
     # -- out and in -----------------------------------------------------------------------------
 
+    @operation
     def export(
         self, which: Which, namespace: Hashable | None = None, length: int | None = None
     ) -> StoredState:
@@ -245,6 +253,7 @@ class Conversations:
         states = (store.get(key) for store, key in found)
         return next((state for state in states if state is not None), None)
 
+    @operation
     def bring_in(
         self, state: StoredState, session: str | None, namespace: Hashable | None = None
     ) -> None:
@@ -287,6 +296,7 @@ class Conversations:
 
     # -- by name --------------------------------------------------------------------------------
 
+    @operation
     def forget(self, which: Which, namespace: Hashable | None = None) -> int:
         """Forget a conversation, in memory and in the stores; how many tokens were in memory.
 
@@ -316,6 +326,7 @@ class Conversations:
         _check_idle(*session_sequences.sequences_of(cache, which, namespace))
         return session_sequences.forget_session(cache, which, namespace)
 
+    @operation
     def rename(self, old: str, new: str, namespace: Hashable | None = None) -> None:
         """Hand over what there is of one session to another one, in memory and in the stores.
 
@@ -324,7 +335,7 @@ class Conversations:
         """
         own = self._or_own(namespace)
         self._loaded.driver.run(lambda: self._rename(old, new, own))
-        self._loaded.write_out(_PATIENCE)
+        self.port.write_out(_PATIENCE)
         for store, key in session_sequences.stored_of(self._loaded.cache, old, own):
             session_sequences.rename_entry(store, key, new)
 
@@ -332,6 +343,7 @@ class Conversations:
         _check_idle(*session_sequences.sequences_of(self._loaded.cache, old, namespace))
         session_sequences.rename_session(self._loaded.cache, old, new, namespace)
 
+    @operation
     def save(self, session: str, namespace: Hashable | None = None) -> int:
         """Have all of a session written to the store that was set; how many tokens it has.
 
@@ -340,7 +352,7 @@ class Conversations:
             StorageError: not all of it could be written.
         """
         count = self._loaded.driver.run(lambda: self._save(session, namespace))
-        self._loaded.write_out(_PATIENCE)
+        self.port.write_out(_PATIENCE)
         cache = self._loaded.cache
         found = session_sequences.stored_of(cache, session, self._or_own(namespace))
         known = (store.info(key) for store, key in found if store is cache.saved)

@@ -9,10 +9,11 @@ from typing_extensions import TypedDict, Unpack
 
 from llama_py.api.kept.snapshots import Snapshots
 from llama_py.api.kept.states import LlamaState, SnapshotInfo, States
+from llama_py.api.port import ModelPort, operation
 from llama_py.api.runtime import Runtime
 from llama_py.engine.request import GenerationRequest, Prompt
-from llama_py.errors import ParameterError, ParameterTypeError, StateError, shown
-from llama_py.memory.sequences import ResolvedPrompt, ReuseInfo
+from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.memory.sequences import ReuseInfo
 from llama_py.options import PromptOptions
 from llama_py.params import GenerationParams, SamplingParams
 from llama_py.states.state import StoredState
@@ -21,9 +22,6 @@ from llama_py.states.store import StateStore
 __all__ = ["BytesReport", "CacheReport", "ModelCache", "Prewarmed", "SequenceReport", "check_store"]
 
 Messages = Sequence[Mapping[str, Any]]
-
-#: Seconds that another store waits for what the one before it is to get.
-_PATIENCE = 10.0
 
 
 class SequenceReport(TypedDict):
@@ -107,11 +105,16 @@ class ModelCache:
 
     def __init__(self, runtime: Runtime, slots: int) -> None:
         self._runtime = runtime
-        self._states = States(runtime.loaded, runtime.by_hand, runtime.last)
-        self._snapshots = Snapshots(runtime.loaded, self._states, slots)
+        self._states = States(runtime.port, runtime.by_hand, runtime.last)
+        self._snapshots = Snapshots(runtime.port, self._states, slots)
+
+    @property
+    def port(self) -> ModelPort:
+        """The model."""
+        return self._runtime.port
 
     def __repr__(self) -> str:
-        if self._runtime.loaded.inherited or self._runtime.loaded.model.closed:
+        if self.port.inherited or self.port.model.closed:
             return "ModelCache(closed)"
         report = self.report()
         talks = len(report["sequences"])
@@ -132,6 +135,7 @@ class ModelCache:
         outcome = self._runtime.last.outcome
         return outcome.cache if outcome is not None else {}
 
+    @operation
     def report(self) -> CacheReport:
         """Cells, sequences, and bytes in each tier."""
         return self._runtime.loaded.driver.run(self._report)
@@ -178,16 +182,7 @@ class ModelCache:
             ParameterTypeError: it is not a store.
         """
         check_store(store)
-        cache = self._runtime.loaded.cache
-
-        def use() -> None:
-            cache.saving.flush()  # what has ended meanwhile
-            cache.saved = store
-            for sequence in cache.live.values():
-                sequence.saved_key, sequence.saved_length = None, 0
-
-        self._runtime.loaded.copy_out(_PATIENCE)
-        self._runtime.loaded.driver.run(use)
+        self._runtime.port.set_store(store)
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until what calls left behind is in the store that was set.
@@ -197,7 +192,7 @@ class ModelCache:
         Returns:
             False if that took longer than ``timeout`` seconds.
         """
-        return self._runtime.loaded.write_out(timeout)
+        return self._runtime.port.write_out(timeout)
 
     # -- saved states ---------------------------------------------------------------------------
 
@@ -313,18 +308,9 @@ class ModelCache:
             ParameterError: there is no such snapshot.
             StateError: it is not in memory any more: prewarm it again.
         """
-        prompt = self._runtime.loaded.cache.resolve_tokens(self._tokens_of(what))
-        there = self._runtime.loaded.driver.run(lambda: self._pin(prompt, isinstance(what, str)))
+        there = self._states.hold(self._tokens_of(what), isinstance(what, str))
         if isinstance(what, str) and not there:
             self._states.bring_in(self._snapshots.get(what).stored)
-
-    def _pin(self, prompt: ResolvedPrompt, may_be_missing: bool) -> bool:
-        cache = self._runtime.loaded.cache
-        there = cache.pin(prompt) == len(prompt.tokens)
-        if not there and not may_be_missing:
-            cache.unpin(prompt)
-            raise StateError("this is not in memory any more; prewarm it again")
-        return there
 
     def unpin(self, what: Prewarmed | str | None = None) -> None:
         """Release a pin: the beginning may be evicted like everything else.
@@ -332,12 +318,7 @@ class ModelCache:
         Args:
             what: as for ``pin``; None for everything that is pinned.
         """
-        cache = self._runtime.loaded.cache
-        if what is None:
-            self._runtime.loaded.driver.run(cache.unpin_all)
-        else:
-            prompt = cache.resolve_tokens(self._tokens_of(what))
-            self._runtime.loaded.driver.run(lambda: cache.unpin(prompt))
+        self._states.let_go(None if what is None else self._tokens_of(what))
 
     def _tokens_of(self, what: Prewarmed | str) -> tuple[int, ...]:
         if isinstance(what, Prewarmed):
@@ -397,13 +378,11 @@ class ModelCache:
             LlamaError: it is called from a callback of a request; nothing was cleared.
         """
 
-        def clear() -> None:
-            self._runtime.by_hand.forget()
-            self._runtime.loaded.cache.clear()
-            self._runtime.loaded.engine.reset_counters()
-            self._runtime.last.forget()
+        self._runtime.port.reset(cancel, self._forget)
 
-        self._runtime.loaded.driver.run_when_quiet(clear, cancel=cancel)
+    def _forget(self) -> None:
+        self._runtime.by_hand.forget()
+        self._runtime.last.forget()
 
 
 def check_store(store: Any) -> None:

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from llama_py.api.kept.states import LlamaState, SnapshotInfo, States
-from llama_py.api.loading import LoadedModel
+from llama_py.api.port import ModelPort
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.params import check_number
 
@@ -31,8 +31,8 @@ class Snapshots:
     whoever reads it meanwhile reads the old one.
     """
 
-    def __init__(self, loaded: LoadedModel, states: States, slots: int) -> None:
-        self._loaded = loaded
+    def __init__(self, port: ModelPort, states: States, slots: int) -> None:
+        self._port = port
         self._states = states
         self._slots = slots
         self._table: dict[str, LlamaState] = {}  # least recently used first
@@ -48,7 +48,7 @@ class Snapshots:
         if not self._slots:
             raise ParameterError("snapshots are off; load the model with prefix_cache_slots > 0")
         state = self._states.save(length)
-        self._loaded.driver.run(lambda: self._use(name, state))
+        self._port.here().driver.run(lambda: self._use(name, state))
         return _info(name, state)
 
     def _use(self, name: str, state: LlamaState) -> None:
@@ -61,10 +61,10 @@ class Snapshots:
 
     def restore(self, name: str) -> SnapshotInfo:
         """See ``ModelCache.restore``."""
-        self._loaded.driver.check()
+        self._port.here().driver.check()
         state = self.get(name)
         self._states.load(state)
-        self._loaded.driver.run(lambda: self._use(name, state))
+        self._port.here().driver.run(lambda: self._use(name, state))
         return _info(name, state)
 
     def get(self, name: str) -> LlamaState:
@@ -91,7 +91,7 @@ class Snapshots:
         def drop() -> None:
             self._table = {other: old for other, old in self._table.items() if other != name}
 
-        self._loaded.driver.run(drop)
+        self._port.here().driver.run(drop)
 
 
 def _info(name: str, state: LlamaState) -> SnapshotInfo:

@@ -7,6 +7,7 @@ and never taken from a sequence that a request is using.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.api.call import LastCalls
-from llama_py.api.loading import LoadedModel
 from llama_py.api.lowlevel import ByHand
+from llama_py.api.port import LoadedModel, ModelPort, operation
 from llama_py.engine.request import Prompt, Record
 from llama_py.errors import FingerprintError, ParameterTypeError, StateError, shown
 from llama_py.memory.saving import Copying
@@ -62,10 +63,14 @@ class SnapshotInfo:
 class States:
     """Saves and restores the sequences of one model."""
 
-    def __init__(self, loaded: LoadedModel, by_hand: ByHand, last: LastCalls) -> None:
-        self._loaded = loaded
+    def __init__(self, port: ModelPort, by_hand: ByHand, last: LastCalls) -> None:
+        self.port = port
         self._by_hand = by_hand
         self._last = last
+
+    @property
+    def _loaded(self) -> LoadedModel:
+        return self.port.here()
 
     # -- of the last call -----------------------------------------------------------------------
 
@@ -182,12 +187,45 @@ class States:
             raise FingerprintError(f"this state {why}; evaluate the prompt again instead", refused)
         return state
 
+    # -- pins -----------------------------------------------------------------------------------
+
+    @operation
+    def hold(self, tokens: Sequence[int], may_be_missing: bool) -> bool:
+        """Pin a beginning; whether all of it is in memory.
+
+        Raises:
+            StateError: it is not, and may not be missing.
+        """
+        cache = self._loaded.cache
+        prompt = cache.resolve_tokens(tokens)
+
+        def pin() -> bool:
+            there = cache.pin(prompt) == len(prompt.tokens)
+            if not there and not may_be_missing:
+                cache.unpin(prompt)
+                raise StateError("this is not in memory any more; prewarm it again")
+            return there
+
+        return self._loaded.driver.run(pin)
+
+    @operation
+    def let_go(self, tokens: Sequence[int] | None) -> None:
+        """Unpin a beginning, or with None everything."""
+        cache = self._loaded.cache
+        if tokens is None:
+            self._loaded.driver.run(cache.unpin_all)
+        else:
+            prompt = cache.resolve_tokens(tokens)
+            self._loaded.driver.run(lambda: cache.unpin(prompt))
+
     # -- of a conversation ----------------------------------------------------------------------
 
+    @operation
     def restore_conversation(self, stored: StoredState, session: str) -> None:
         """Bring the state of a saved conversation back, for its next turn."""
         self.bring_in(dataclasses.replace(stored, session=session))
 
+    @operation
     def of_prompt(self, prompt: Prompt, session: str) -> StoredState | None:
         """The longest state that holds a prompt's beginning and nothing else, or None."""
         cache = self._loaded.cache
@@ -216,6 +254,7 @@ class States:
             return cache.saving.copy(best)
         return offloaded
 
+    @operation
     def mostly_cached(self, prompt: Prompt) -> bool:
         """Whether more than half of a prompt need not be evaluated."""
         cache = self._loaded.cache

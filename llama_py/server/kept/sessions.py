@@ -44,17 +44,12 @@ _RETRY = 1.0
 
 def conversations_of(llama: Llama) -> Conversations:
     """A model's conversations in memory."""
-    loaded = llama.runtime.loaded
-    if not loaded.isolated:
-        return Conversations(loaded)
-    from llama_py.api.isolation.remote import IsolatedConversations
-
-    return IsolatedConversations(loaded)
+    return Conversations(llama.runtime.port)
 
 
 def namespace_of(llama: Llama, tenant: str) -> Hashable | None:
     """What the requests of a tenant share prefixes in; None is what everybody does."""
-    return (llama.runtime.loaded.facts.namespace, tenant) if tenant else None
+    return (llama.runtime.port.facts.namespace, tenant) if tenant else None
 
 
 def busy_failure(error: ConversationBusyError) -> RequestError:
@@ -168,7 +163,7 @@ class Sessions:
         """What is in memory of a tenant's sessions, by their names."""
         found: dict[str, list[HeldConversation]] = {}
         for llama in self._loaded():
-            status = llama.runtime.loaded.own_process
+            status = llama.runtime.port.own_process
             if status is not None and not status.ready:  # nobody waits until it is
                 continue
             try:

@@ -265,7 +265,7 @@ def _model_props(model: ServedModel) -> Body:
         **_engine_props(llama),
         "device_hint": gpu_hint(),
         # The description is "llama 1B Q4_K - Medium".
-        "model_ftype": llama.runtime.loaded.model.description.split(" ", 2)[-1],
+        "model_ftype": llama.runtime.port.model.description.split(" ", 2)[-1],
         **_template_props(llama),
         "bos_token": _text(llama, vocab.bos),
         "eos_token": _text(llama, vocab.eos),
@@ -277,10 +277,10 @@ def _engine_props(llama: Llama) -> Body:
 
     While that is started again there is nothing to be said of devices.
     """
-    loaded = llama.runtime.loaded
-    status = loaded.own_process
+    port = llama.runtime.port
+    status = port.own_process
     if status is None:
-        return {"devices": [asdict(each) for each in loaded.report().devices]}
+        return {"devices": [asdict(each) for each in port.report().devices]}
     death = status.last_death
     process = {
         "pid": status.pid,
@@ -288,7 +288,7 @@ def _engine_props(llama: Llama) -> Body:
         "restarts": status.restarts,
         "last_death": None if death is None else death.signal or f"exit code {death.exit_code}",
     }
-    devices = loaded.report().devices if status.ready else ()
+    devices = port.report().devices if status.ready else ()
     return {"devices": [asdict(each) for each in devices], "process": process}
 
 
@@ -299,7 +299,7 @@ def _template_props(llama: Llama) -> Body:
     try:
         template = llama.chat_template
     except TemplateError:  # it does not parse, and only those who chat need it
-        text = llama.runtime.loaded.model.chat_template() or ""
+        text = llama.runtime.port.model.chat_template() or ""
         return {"chat_template": text, "chat_template_caps": {}, "tool_form": None}
     return {
         "chat_template": template.source,
