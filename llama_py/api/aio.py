@@ -21,6 +21,7 @@ from typing_extensions import Self, Unpack
 
 from llama_py import forks
 from llama_py.api.call import Call, ChatReply, CompletionReply, failure_of
+from llama_py.api.kept.model_cache import ModelStates
 from llama_py.api.llama import Llama
 from llama_py.api.overflow import OverflowReport
 from llama_py.api.scoring.scoring import Score, ScoringJob, TokenIds
@@ -205,6 +206,11 @@ class AsyncLlama:
         except asyncio.CancelledError:
             job.cancel()
             raise
+
+    @property
+    def states(self) -> ModelStates:
+        """``llama.states``, whose methods wait: ``await a.run(a.states.save, "name")``."""
+        return self.llama.states
 
     async def run(self, method: Callable[..., T], *arguments: Any, **options: Any) -> T:
         """Run any other method of ``llama`` in a worker thread: ``await a.run(a.llama.reset)``."""

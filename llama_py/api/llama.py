@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from llama_py.api.call import ChatReply, CompletionReply, ReplyStream
     from llama_py.api.embedding.calls import Ranked
     from llama_py.api.embedding.lists import VectorLists
+    from llama_py.api.kept.model_cache import ModelStates
     from llama_py.api.scoring.scoring import Score, TokenIds
     from llama_py.api.sessions.session import ChatSession
     from llama_py.chat.formats import ChatHandler
@@ -159,6 +160,11 @@ class Llama(LlamaCppNames, CacheNames):
     special_tokens_in_content = _Setting[str]()
     json_calls = _Setting[bool]()
     overflow = _Setting[ChatPolicy | None]()
+
+    @property
+    def states(self) -> ModelStates:
+        """What is kept of conversations: states, snapshots, pins, stores."""
+        return self.cache
 
     # -- facts ---------------------------------------------------------------------------------
 

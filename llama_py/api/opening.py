@@ -53,7 +53,6 @@ def open_model(
     port = _loaded(arguments, given)
 
     from llama_py.api.kept.model_cache import ModelCache
-    from llama_py.api.kept.snapshots import check_slots
     from llama_py.api.rendering import ChatSettings
     from llama_py.api.runtime import Runtime
 
@@ -67,7 +66,7 @@ def open_model(
         overflow=options["overflow"],
     )
     runtime = Runtime(port, arguments, given, settings, template, chat_format)
-    return runtime, ModelCache(runtime, check_slots(options["prefix_cache_slots"]))
+    return runtime, ModelCache(runtime, options["prefix_cache_slots"])
 
 
 def _loaded(arguments: Mapping[str, Any], given: dict[str, Any]) -> ModelPort:

@@ -26,7 +26,7 @@ from llama_py.api.isolation.codec import Codec
 from llama_py.api.isolation.connection import Frame, MessageSocket
 from llama_py.api.isolation.messages import USUAL, Down, Ended, Facts, Row, Up, row_of
 from llama_py.api.kept.conversations import Conversations
-from llama_py.api.kept.states import States
+from llama_py.api.kept.states import SequenceStates
 from llama_py.api.llama import Llama
 from llama_py.api.media import MediaReader
 from llama_py.api.port import OPERATIONS
@@ -426,8 +426,9 @@ def _reader(child: _Child) -> MediaReader:
 _OWNERS: Mapping[str, Callable[[Llama], Any]] = {
     "Conversations": lambda llama: Conversations(llama.runtime.port),
     "LoadedModel": lambda llama: llama.runtime.loaded,
-    "ModelCache": lambda llama: llama.cache,
-    "States": lambda llama: States(llama.runtime.port, llama.runtime.by_hand, llama.runtime.last),
+    "SequenceStates": lambda llama: SequenceStates(
+        llama.runtime.port, llama.runtime.by_hand, llama.runtime.last
+    ),
 }
 _OF_A_MODEL = {
     f"LoadedModel.{name}"

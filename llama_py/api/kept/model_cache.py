@@ -1,84 +1,28 @@
-"""``ModelCache``: what a model has in memory and in its stores. It is ``llm.cache``."""
+"""``ModelStates``: what is kept of conversations; ``ModelCache``: all that is in memory."""
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
-from llama_py.api.kept.snapshots import Snapshots
-from llama_py.api.kept.states import LlamaState, SnapshotInfo, States
-from llama_py.api.port import ModelPort, operation
+from llama_py.api.kept.reports import CacheReport
+from llama_py.api.kept.states import LlamaState, SequenceStates, SnapshotInfo
 from llama_py.api.runtime import Runtime
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.memory.sequences import ReuseInfo
 from llama_py.options import PromptOptions
 from llama_py.params import GenerationParams, SamplingParams
+from llama_py.states.named import NamedState, NamedStates
 from llama_py.states.state import StoredState
 from llama_py.states.store import StateStore
 
-__all__ = ["BytesReport", "CacheReport", "ModelCache", "Prewarmed", "SequenceReport", "check_store"]
+__all__ = ["ModelCache", "ModelStates", "Prewarmed", "check_store"]
 
 Messages = Sequence[Mapping[str, Any]]
-
-
-class SequenceReport(TypedDict):
-    """A sequence that a model has in memory.
-
-    Attributes:
-        sequence: its number in the context.
-        tokens: what it holds; other sequences may share the beginning.
-        bytes: of its state, as if nothing were shared.
-        busy: a request is using it.
-        pinned: it has something that was pinned.
-        session: the ``session_id`` of the call that used it last.
-    """
-
-    sequence: int
-    tokens: int
-    bytes: int
-    busy: bool
-    pinned: bool
-    session: str | None
-
-
-class BytesReport(TypedDict):
-    """Bytes in each tier.
-
-    Attributes:
-        context: of all sequences; what they share is counted for each.
-        checkpoints: of states to go back to.
-        parked: of idle conversations that were moved out of the context.
-        saved: in the store that was set.
-        snapshots: of named ones.
-    """
-
-    context: int
-    checkpoints: int
-    parked: int
-    saved: int
-    snapshots: int
-
-
-class CacheReport(TypedDict):
-    """A model's conversations in memory.
-
-    Attributes:
-        kind: of the memory; it decides what can be reused.
-        cells: of the context; ``cells_used`` of them hold tokens.
-        free_sequences: that no conversation has.
-        checkpoints: how many there are.
-    """
-
-    kind: str
-    cells: int
-    cells_used: int
-    sequences: list[SequenceReport]
-    free_sequences: int
-    bytes: BytesReport
-    checkpoints: int
 
 
 class Prewarmed(dict[str, Any]):
@@ -96,78 +40,111 @@ class Prewarmed(dict[str, Any]):
         return Prewarmed, (dict(self), self.tokens)
 
 
-class ModelCache:
-    """The cache of a model: reports, stores, snapshots, saved states and pins.
+class ModelStates:
+    """What is kept of a model's conversations; it is ``llm.states``.
 
-    Conversations are found by their text automatically; most programs need only ``info`` and
-    ``report()``. All methods may be called by any thread.
+    A state is one sequence: what ``eval`` evaluated, or else the conversation of the call that
+    ended last. Restored, it is where ``eval`` goes on, and later calls may reuse it. All methods
+    may be called by any thread.
     """
 
     def __init__(self, runtime: Runtime, slots: int) -> None:
         self._runtime = runtime
-        self._states = States(runtime.port, runtime.by_hand, runtime.last)
-        self._snapshots = Snapshots(runtime.port, self._states, slots)
+        self._sequences = SequenceStates(runtime.port, runtime.by_hand, runtime.last)
+        self._named = NamedStates(slots)
 
-    @property
-    def port(self) -> ModelPort:
-        """The model."""
-        return self._runtime.port
+    # -- states and snapshots -------------------------------------------------------------------
 
-    def __repr__(self) -> str:
-        if self.port.inherited or self.port.model.closed:
-            return "ModelCache(closed)"
-        report = self.report()
-        talks = len(report["sequences"])
-        return (
-            f"ModelCache({report['cells_used']} of {report['cells']} cells used, "
-            f"{talks} conversation{'' if talks == 1 else 's'} in memory)"
-        )
+    def save(self, name: str | None = None, length: int | None = None) -> LlamaState:
+        """A copy of a state. What is still being generated is not touched.
 
-    # -- what happened, and what there is -------------------------------------------------------
+        Args:
+            name: keep it as well: as a snapshot, which ``restore`` and ``pin`` find by this name.
+                An older one of that name is replaced only when the new one is complete. When all
+                ``prefix_cache_slots`` are taken, the one that was not used for longest goes.
+            length: only its first tokens. A recurrent state cannot be taken apart, nor a window
+                that has passed: there it works at the positions of checkpoints only.
 
-    @property
-    def info(self) -> ReuseInfo:
-        """Reuse of the prompt of the reply that ended last, or whose stream was read last.
-
-        The reply may belong to any thread; with several threads, use the ``cache`` of each reply
-        instead. It is empty before the first reply.
+        Raises:
+            ParameterError: it has a name, and snapshots are off (``prefix_cache_slots=0``).
+            StateError: nothing was evaluated yet; it is not in memory any more; or ``length``
+                tokens cannot be given back.
         """
-        outcome = self._runtime.last.outcome
-        return outcome.cache if outcome is not None else {}
+        if name is not None:
+            _check_name(name)
+            if not self._named.slots:
+                raise ParameterError(
+                    "snapshots are off; load the model with prefix_cache_slots > 0"
+                )
+        state = self._sequences.save(length)
+        if name is not None:
+            self._named.keep("", NamedState(name, state.stored, state.logits))
+        return state
 
-    @operation
-    def report(self) -> CacheReport:
-        """Cells, sequences, and bytes in each tier."""
-        return self._runtime.loaded.driver.run(self._report)
+    def restore(self, what: LlamaState | str) -> SnapshotInfo:
+        """Bring a state back: one that ``save`` returned, or a snapshot by its name.
 
-    def _report(self) -> CacheReport:
-        cache, context = self._runtime.loaded.cache, self._runtime.loaded.context
-        sequences: list[SequenceReport] = [
-            {
-                "sequence": sequence.number,
-                "tokens": len(sequence.tokens),
-                "bytes": context.state_size(sequence.number) if sequence.tokens else 0,
-                "busy": sequence.busy,
-                "pinned": cache.is_pinned(sequence),
-                "session": sequence.session,
-            }
-            for sequence in cache.live.values()
+        Raises:
+            ParameterError: there is no snapshot of that name.
+            FingerprintError: it was made by another model, or under other settings.
+            StateError: it does not fit.
+        """
+        self._runtime.loaded.driver.check()
+        state = self._snapshot(what) if isinstance(what, str) else what
+        self._sequences.load(state)
+        return SnapshotInfo(what if isinstance(what, str) else "", state.n_tokens, state.nbytes)
+
+    def list(self) -> builtins.list[SnapshotInfo]:
+        """The snapshots, least recently used first."""
+        return [
+            SnapshotInfo(each.name, len(each.state.tokens), each.nbytes)
+            for each in self._named.of("")
         ]
-        return {
-            "kind": cache.traits.kind.value,
-            "cells": context.n_ctx,
-            "cells_used": cache.cells_used(),
-            "sequences": sequences,
-            "free_sequences": context.n_seq_max - len(sequences),
-            "bytes": {
-                "context": sum(entry["bytes"] for entry in sequences),
-                "checkpoints": cache.checkpoints.used_bytes,
-                "parked": cache.offload_store.used_bytes if cache.offload_store is not None else 0,
-                "saved": cache.saved.used_bytes if cache.saved is not None else 0,
-                "snapshots": self._snapshots.nbytes,
-            },
-            "checkpoints": len(cache.checkpoints),
-        }
+
+    def drop(self, name: str) -> None:
+        """Forget a snapshot, if there is one of that name."""
+        self._named.drop("", "", _check_name(name))
+
+    def _snapshot(self, name: str) -> LlamaState:
+        found = self._named.get("", "", _check_name(name))
+        if found is None:
+            known = ", ".join(repr(each.name) for each in self._named.of("")) or "none"
+            raise ParameterError(f"there is no snapshot {name!r}; there are: {known}")
+        return LlamaState(found.state, found.logits)
+
+    # -- pins -----------------------------------------------------------------------------------
+
+    def pin(self, what: Prewarmed | str) -> None:
+        """Keep a beginning in memory: it is evicted only when nothing else is left.
+
+        Args:
+            what: what ``prewarm`` returned, or the name of a snapshot, which is brought back if it
+                is not in memory.
+
+        Raises:
+            ParameterError: there is no such snapshot.
+            StateError: it is not in memory any more: prewarm it again.
+        """
+        there = self._sequences.hold(self._tokens_of(what), isinstance(what, str))
+        if isinstance(what, str) and not there:
+            self._sequences.bring_in(self._snapshot(what).stored)
+
+    def unpin(self, what: Prewarmed | str | None = None) -> None:
+        """Release a pin: the beginning may be evicted like everything else.
+
+        Args:
+            what: as for ``pin``; None for everything that is pinned.
+        """
+        self._sequences.let_go(None if what is None else self._tokens_of(what))
+
+    def _tokens_of(self, what: Prewarmed | str) -> tuple[int, ...]:
+        if isinstance(what, Prewarmed):
+            return what.tokens
+        if isinstance(what, str):
+            return tuple(self._snapshot(what).stored.tokens.tolist())
+        raise ParameterTypeError(
+            f"what must be what prewarm() returned or the name of a snapshot, not {shown(what)}"
+        )
 
     # -- stores ---------------------------------------------------------------------------------
 
@@ -194,62 +171,44 @@ class ModelCache:
         """
         return self._runtime.port.write_out(timeout)
 
-    # -- saved states ---------------------------------------------------------------------------
 
-    def save_state(self) -> LlamaState:
-        """A copy of what ``eval`` evaluated, or else of the conversation of the call that ended
-        last. What is still being generated is not touched.
+class ModelCache(ModelStates):
+    """The cache of a model, with all that ``ModelStates`` has; it is ``llm.cache``.
 
-        Raises:
-            StateError: nothing was evaluated yet, or it is not in memory any more.
+    Conversations are found by their text automatically; most programs need only ``info`` and
+    ``report()``. All methods may be called by any thread.
+    """
+
+    def __repr__(self) -> str:
+        port = self._runtime.port
+        if port.inherited or port.model.closed:
+            return "ModelCache(closed)"
+        report = self.report()
+        talks = len(report["sequences"])
+        return (
+            f"ModelCache({report['cells_used']} of {report['cells']} cells used, "
+            f"{talks} conversation{'' if talks == 1 else 's'} in memory)"
+        )
+
+    # -- what happened, and what there is -------------------------------------------------------
+
+    @property
+    def info(self) -> ReuseInfo:
+        """Reuse of the prompt of the reply that ended last, or whose stream was read last.
+
+        The reply may belong to any thread; with several threads, use the ``cache`` of each reply
+        instead. It is empty before the first reply.
         """
-        return self._states.save()
+        outcome = self._runtime.last.outcome
+        return outcome.cache if outcome is not None else {}
 
-    def load_state(self, state: LlamaState) -> None:
-        """Bring a saved state back. ``eval`` goes on after it, and other calls may reuse it.
+    def report(self) -> CacheReport:
+        """Cells, sequences, and bytes in each tier."""
+        found = self._sequences.report()
+        found["bytes"]["snapshots"] = sum(each.nbytes for each in self._named.of(""))
+        return found
 
-        Raises:
-            FingerprintError: it was made by another model, or under other settings.
-            StateError: it does not fit.
-        """
-        self._states.load(state)
-
-    # -- named snapshots ------------------------------------------------------------------------
-
-    def snapshot(self, name: str, length: int | None = None) -> SnapshotInfo:
-        """Keep a copy of what ``save_state`` would save, under ``name``.
-
-        An older snapshot of that name is replaced only when the new one is complete. When all
-        ``prefix_cache_slots`` are taken, the one that was not used for longest goes.
-
-        Args:
-            length: only its first tokens. A recurrent state cannot be taken apart, nor a window
-                that has passed: there it works at the positions of checkpoints only.
-
-        Raises:
-            ParameterError: snapshots are off (``prefix_cache_slots=0``).
-            StateError: as ``save_state``; or ``length`` tokens cannot be given back.
-        """
-        return self._snapshots.take(name, length)
-
-    def restore(self, name: str) -> SnapshotInfo:
-        """Bring a snapshot back, as ``load_state`` does.
-
-        Raises:
-            ParameterError: there is none of that name.
-            FingerprintError: it was made under other settings.
-        """
-        return self._snapshots.restore(name)
-
-    def snapshots(self) -> list[SnapshotInfo]:
-        """The snapshots, least recently used first."""
-        return self._snapshots.list()
-
-    def drop(self, name: str) -> None:
-        """Forget a snapshot, if there is one of that name."""
-        self._snapshots.drop(name)
-
-    # -- prewarming, and pins -------------------------------------------------------------------
+    # -- prewarming ----------------------------------------------------------------------------
 
     def prewarm(
         self, messages: Messages, *, pin: bool = True, **options: Unpack[PromptOptions]
@@ -297,38 +256,6 @@ class ModelCache:
         media = tuple(each for each in first.media if each.end <= end)
         return Prompt(text=a[:end], boundaries=tuple(starts[:-1]), plain=plain, media=media)
 
-    def pin(self, what: Prewarmed | str) -> None:
-        """Keep a beginning in memory: it is evicted only when nothing else is left.
-
-        Args:
-            what: what ``prewarm`` returned, or the name of a snapshot, which is brought back if it
-                is not in memory.
-
-        Raises:
-            ParameterError: there is no such snapshot.
-            StateError: it is not in memory any more: prewarm it again.
-        """
-        there = self._states.hold(self._tokens_of(what), isinstance(what, str))
-        if isinstance(what, str) and not there:
-            self._states.bring_in(self._snapshots.get(what).stored)
-
-    def unpin(self, what: Prewarmed | str | None = None) -> None:
-        """Release a pin: the beginning may be evicted like everything else.
-
-        Args:
-            what: as for ``pin``; None for everything that is pinned.
-        """
-        self._states.let_go(None if what is None else self._tokens_of(what))
-
-    def _tokens_of(self, what: Prewarmed | str) -> tuple[int, ...]:
-        if isinstance(what, Prewarmed):
-            return what.tokens
-        if isinstance(what, str):
-            return tuple(self._snapshots.get(what).stored.tokens.tolist())
-        raise ParameterTypeError(
-            f"what must be what prewarm() returned or the name of a snapshot, not {shown(what)}"
-        )
-
     # -- conversations that are saved to files --------------------------------------------------
 
     def state_of(
@@ -346,10 +273,10 @@ class ModelCache:
         prompt = self._runtime.calls.prompt_of(
             [*messages, {"role": "user", "content": "."}], options
         )
-        found = self._states.of_prompt(prompt, session)
-        if found is None and self._states.mostly_cached(prompt):
+        found = self._sequences.of_prompt(prompt, session)
+        if found is None and self._sequences.mostly_cached(prompt):
             self.prewarm(messages, pin=False, **options)
-            found = self._states.of_prompt(prompt, session)
+            found = self._sequences.of_prompt(prompt, session)
         return found
 
     def bring_in(self, state: StoredState, session: str) -> None:
@@ -358,7 +285,7 @@ class ModelCache:
         Raises:
             StateError: it is of another model, it does not fit, or every sequence is busy.
         """
-        self._states.restore_conversation(state, session)
+        self._sequences.restore_conversation(state, session)
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -383,6 +310,31 @@ class ModelCache:
     def _forget(self) -> None:
         self._runtime.by_hand.forget()
         self._runtime.last.forget()
+
+    # -- names of versions before this one ------------------------------------------------------
+
+    def save_state(self) -> LlamaState:
+        """``llm.states.save()``."""
+        return self.save()
+
+    def load_state(self, state: LlamaState) -> None:
+        """``llm.states.restore(state)``."""
+        self.restore(state)
+
+    def snapshot(self, name: str, length: int | None = None) -> SnapshotInfo:
+        """``llm.states.save(name, length)``."""
+        state = self.save(_check_name(name), length)
+        return SnapshotInfo(name, state.n_tokens, state.nbytes)
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """``llm.states.list()``."""
+        return self.list()
+
+
+def _check_name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise ParameterTypeError(f"name must be a string, not {shown(name)}")
+    return name
 
 
 def check_store(store: Any) -> None:

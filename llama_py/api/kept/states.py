@@ -1,4 +1,4 @@
-"""``States``: what is in memory, taken out and brought back.
+"""``SequenceStates``: what is in memory, taken out and brought back.
 
 A saved state is that of the conversation of the call that ended last: it is found by its tokens,
 and never taken from a sequence that a request is using.
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.api.call import LastCalls
+from llama_py.api.kept.reports import CacheReport, cache_report
 from llama_py.api.lowlevel import ByHand
 from llama_py.api.port import LoadedModel, ModelPort, operation
 from llama_py.engine.request import Prompt, Record
@@ -25,12 +26,12 @@ from llama_py.memory.state_loader import StateLoad
 from llama_py.params import check_number
 from llama_py.states.state import StoredState, refusal, why_refused
 
-__all__ = ["LlamaState", "SnapshotInfo", "States"]
+__all__ = ["LlamaState", "SequenceStates", "SnapshotInfo"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LlamaState:
-    """The return value of ``save_state``: one sequence, and the logits at its end; picklable.
+    """The return value of ``states.save``: one sequence, and the logits at its end; picklable.
 
     Attributes:
         stored: tokens, text and state of the sequence.
@@ -53,14 +54,14 @@ class LlamaState:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInfo:
-    """A named snapshot: its tokens and its bytes."""
+    """A named snapshot, or a state without a name (""): its tokens and its bytes."""
 
     name: str
     n_tokens: int
     nbytes: int
 
 
-class States:
+class SequenceStates:
     """Saves and restores the sequences of one model."""
 
     def __init__(self, port: ModelPort, by_hand: ByHand, last: LastCalls) -> None:
@@ -186,6 +187,12 @@ class States:
                 why += " (context size, KV types, window, RoPE, adapters)"
             raise FingerprintError(f"this state {why}; evaluate the prompt again instead", refused)
         return state
+
+    @operation
+    def report(self) -> CacheReport:
+        """See ``ModelCache.report``."""
+        loaded = self._loaded
+        return loaded.driver.run(lambda: cache_report(loaded))
 
     # -- pins -----------------------------------------------------------------------------------
 

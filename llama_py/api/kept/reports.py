@@ -1,0 +1,97 @@
+"""``CacheReport``: what a model has in memory, and in its stores."""
+
+from __future__ import annotations
+
+from typing_extensions import TypedDict
+
+from llama_py.api.port import LoadedModel
+
+__all__ = ["BytesReport", "CacheReport", "SequenceReport", "cache_report"]
+
+
+class SequenceReport(TypedDict):
+    """A sequence that a model has in memory.
+
+    Attributes:
+        sequence: its number in the context.
+        tokens: what it holds; other sequences may share the beginning.
+        bytes: of its state, as if nothing were shared.
+        busy: a request is using it.
+        pinned: it has something that was pinned.
+        session: the ``session_id`` of the call that used it last.
+    """
+
+    sequence: int
+    tokens: int
+    bytes: int
+    busy: bool
+    pinned: bool
+    session: str | None
+
+
+class BytesReport(TypedDict):
+    """Bytes in each tier.
+
+    Attributes:
+        context: of all sequences; what they share is counted for each.
+        checkpoints: of states to go back to.
+        parked: of idle conversations that were moved out of the context.
+        saved: in the store that was set.
+        snapshots: of named ones.
+    """
+
+    context: int
+    checkpoints: int
+    parked: int
+    saved: int
+    snapshots: int
+
+
+class CacheReport(TypedDict):
+    """A model's conversations in memory.
+
+    Attributes:
+        kind: of the memory; it decides what can be reused.
+        cells: of the context; ``cells_used`` of them hold tokens.
+        free_sequences: that no conversation has.
+        checkpoints: how many there are.
+    """
+
+    kind: str
+    cells: int
+    cells_used: int
+    sequences: list[SequenceReport]
+    free_sequences: int
+    bytes: BytesReport
+    checkpoints: int
+
+
+def cache_report(loaded: LoadedModel) -> CacheReport:
+    """In the engine's thread. Its snapshots are counted by whoever has them."""
+    cache, context = loaded.cache, loaded.context
+    sequences: list[SequenceReport] = [
+        {
+            "sequence": sequence.number,
+            "tokens": len(sequence.tokens),
+            "bytes": context.state_size(sequence.number) if sequence.tokens else 0,
+            "busy": sequence.busy,
+            "pinned": cache.is_pinned(sequence),
+            "session": sequence.session,
+        }
+        for sequence in cache.live.values()
+    ]
+    return {
+        "kind": cache.traits.kind.value,
+        "cells": context.n_ctx,
+        "cells_used": cache.cells_used(),
+        "sequences": sequences,
+        "free_sequences": context.n_seq_max - len(sequences),
+        "bytes": {
+            "context": sum(entry["bytes"] for entry in sequences),
+            "checkpoints": cache.checkpoints.used_bytes,
+            "parked": cache.offload_store.used_bytes if cache.offload_store is not None else 0,
+            "saved": cache.saved.used_bytes if cache.saved is not None else 0,
+            "snapshots": 0,
+        },
+        "checkpoints": len(cache.checkpoints),
+    }
