@@ -163,7 +163,7 @@ class Llama(LlamaCppNames, CacheNames):
 
     @property
     def states(self) -> ModelStates:
-        """What is kept of conversations: states, snapshots, pins, stores."""
+        """Conversations that are kept: states, snapshots, pins, stores."""
         return self.cache
 
     # -- facts ---------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ class Runtime:
         return events.records[0]
 
     def limit_reuse(self, *, reuse: bool, text: bool) -> None:
-        """What later calls may find in memory: nothing, tokens only, or texts; for measurements."""
+        """Let later calls find nothing, tokens only, or texts in memory; for measurements."""
         cache = self.loaded.cache
         cache.limits = replace(cache.limits, reuse=reuse, text=text)
 

@@ -64,8 +64,17 @@ class NamedState:
         return digest.hexdigest()
 
 
-#: The snapshots of an owner, by group and name, least recently used first.
-_Table = OrderedDict[tuple[str, str], NamedState]
+class _Owned:
+    """The snapshots of one owner, by group and name.
+
+    Attributes:
+        confirmed: least recently used first.
+        prepared: those that wait to be confirmed, the oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.confirmed: OrderedDict[tuple[str, str], NamedState] = OrderedDict()
+        self.prepared: OrderedDict[tuple[str, str], NamedState] = OrderedDict()
 
 
 class NamedStates:
@@ -85,8 +94,7 @@ class NamedStates:
         self.slots = min(slots, _MOST)
         self._capacity = float("inf") if capacity_bytes is None else capacity_bytes
         self._lock = threading.Lock()
-        self._confirmed: dict[str, _Table] = defaultdict(OrderedDict)
-        self._prepared: dict[str, _Table] = defaultdict(OrderedDict)  # the oldest first
+        self._owned: dict[str, _Owned] = defaultdict(_Owned)
 
     # -- making ---------------------------------------------------------------------------------
 
@@ -114,7 +122,7 @@ class NamedStates:
         """
         made, place = replace(made, prepared=True), (made.group, made.name)
         with self._lock:
-            waiting = self._prepared[owner]
+            waiting = self._owned[owner].prepared
             self._check_room(made, sum(waiting[each].nbytes for each in waiting if each != place))
             waiting.pop(place, None)
             while len(waiting) >= self.slots:
@@ -129,16 +137,16 @@ class NamedStates:
             None if none is prepared.
         """
         with self._lock:
-            made = self._prepared[owner].pop((group, name), None)
+            made = self._owned[owner].prepared.pop((group, name), None)
             return None if made is None else self._enter(owner, replace(made, prepared=False))
 
     def abort(self, owner: str, group: str, name: str) -> bool:
         """Give the prepared snapshot up; False if there is none."""
         with self._lock:
-            return self._prepared[owner].pop((group, name), None) is not None
+            return self._owned[owner].prepared.pop((group, name), None) is not None
 
     def _enter(self, owner: str, made: NamedState) -> NamedState:
-        kept, place = self._confirmed[owner], (made.group, made.name)
+        kept, place = self._owned[owner].confirmed, (made.group, made.name)
         kept.pop(place, None)
         room = self._capacity - made.nbytes
         while kept and (
@@ -164,7 +172,7 @@ class NamedStates:
     def get(self, owner: str, group: str, name: str) -> NamedState | None:
         """The confirmed snapshot of this name, which counts as used now; None if there is none."""
         with self._lock:
-            kept = self._confirmed[owner]
+            kept = self._owned[owner].confirmed
             found = kept.pop((group, name), None)
             if found is not None:
                 kept[group, name] = found = replace(found, last_used=time.time())
@@ -174,7 +182,8 @@ class NamedStates:
         """Those of an owner, or of one of its groups, least recently used first; then what is
         prepared."""
         with self._lock:
-            every = [*self._confirmed[owner].values(), *self._prepared[owner].values()]
+            owned = self._owned[owner]
+            every = [*owned.confirmed.values(), *owned.prepared.values()]
         return [each for each in every if group is None or each.group == group]
 
     # -- forgetting -----------------------------------------------------------------------------
@@ -187,7 +196,8 @@ class NamedStates:
         """
         gone = []
         with self._lock:
-            for table in (self._confirmed[owner], self._prepared[owner]):
+            owned = self._owned[owner]
+            for table in (owned.confirmed, owned.prepared):
                 for place in [each for each in table if each[0] == group]:
                     if name is None or place[1] == name:
                         gone.append(table.pop(place))

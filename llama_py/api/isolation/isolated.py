@@ -156,7 +156,7 @@ class IsolatedModel(ModelPort):
 
     @property
     def metrics(self) -> Metrics:
-        """What the engines of all its processes have counted."""
+        """Counters of the engines of all its processes."""
         return self.report().metrics
 
     @property

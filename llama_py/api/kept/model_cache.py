@@ -41,7 +41,7 @@ class Prewarmed(dict[str, Any]):
 
 
 class ModelStates:
-    """What is kept of a model's conversations; it is ``llm.states``.
+    """Conversations that a model keeps; it is ``llm.states``.
 
     A state is one sequence: what ``eval`` evaluated, or else the conversation of the call that
     ended last. Restored, it is where ``eval`` goes on, and later calls may reuse it. All methods

@@ -67,7 +67,7 @@ class CacheReport(TypedDict):
 
 
 def cache_report(loaded: LoadedModel) -> CacheReport:
-    """In the engine's thread. Its snapshots are counted by whoever has them."""
+    """In the engine's thread. Its snapshots are not counted."""
     cache, context = loaded.cache, loaded.context
     sequences: list[SequenceReport] = [
         {
