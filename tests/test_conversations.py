@@ -62,7 +62,7 @@ def test_out_forgotten_and_back(llm: Llama, held: Conversations, tmp_path: Path)
     path = saved(held, "anna", tmp_path / "anna")
     assert held.forget("anna") > 40
     assert held.held() == []
-    assert not len(llm.runtime.loaded.cache.checkpoints)
+    assert not len(llm.runtime.loaded.cache.index.checkpoints)
     _, cold = say(llm, messages, "And then?", "bob")
     assert cold["reused"] == 0
     held.forget("bob")
@@ -143,8 +143,8 @@ def test_what_is_just_being_saved(llm: Llama, held: Conversations, tmp_path: Pat
         llm.cache.set_store(store)
 
         def save_and_forget() -> None:
-            (sequence,) = llm.runtime.loaded.cache.live.values()
-            llm.runtime.loaded.cache.save(sequence)
+            (sequence,) = llm.runtime.loaded.cache.live
+            llm.runtime.loaded.cache.saving.begin(sequence)
             assert llm.runtime.loaded.cache.saving.pending
             forget_sequence(llm.runtime.loaded.cache, sequence)
 
@@ -154,7 +154,8 @@ def test_what_is_just_being_saved(llm: Llama, held: Conversations, tmp_path: Pat
 
 
 def test_nothing_of_another_owner(llm: Llama, held: Conversations, tmp_path: Path) -> None:
-    mine, theirs = (held.namespace, "a"), (held.namespace, "b")
+    own = llm.runtime.port.facts.namespace
+    mine, theirs = (own, "a"), (own, "b")
     request = GenerationRequest(
         Prompt(text=STORY.encode()),
         SamplingParams(temperature=0),

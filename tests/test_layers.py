@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -58,9 +59,14 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(path: Path) -> Iterator[str]:
     """The absolute names that a module imports, in whatever place."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -124,7 +130,7 @@ def test_only_the_context_decodes() -> None:
     users = {
         path.relative_to(PACKAGE).as_posix()
         for path in modules()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Attribute) and node.attr in ("llama_decode", "llama_encode")
     }
     others = {name for name in users if not name.startswith(("bench/", "compat/"))}
@@ -133,11 +139,7 @@ def test_only_the_context_decodes() -> None:
 
 def test_native_code_gets_no_files_of_pictures_and_sounds() -> None:
     for path in modules():
-        names = {
-            node.attr
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.Attribute)
-        }
+        names = {node.attr for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute)}
         assert not {name for name in names if name.startswith("mtmd_helper_bitmap_init")}, path
 
 
@@ -200,7 +202,7 @@ def test_a_model_is_asked_by_its_port() -> None:
 
 def asks_the_port(path: Path) -> None:
     if part_of(path) not in INSIDE:
-        assert not inner_parts(ast.parse(path.read_text(encoding="utf-8")))
+        assert not inner_parts(tree_of(path))
 
 
 def test_a_model_elsewhere_has_whatever_a_port_has() -> None:
@@ -224,7 +226,7 @@ def module_name(path: Path) -> str:
 def modules_imported(path: Path, known: set[str]) -> set[str]:
     """Modules of the package that one imports anywhere, also for its types or within a function."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -340,4 +342,4 @@ def test_nobody_reaches_into_what_is_private() -> None:
 
 def uses_public_names(path: Path) -> None:
     if part_of(path) not in REACHING:
-        assert reached(ast.parse(path.read_text(encoding="utf-8"))) <= {*REACHED}
+        assert reached(tree_of(path)) <= {*REACHED}

@@ -109,7 +109,7 @@ class ByHand:
     def _eval(self, tokens: Sequence[int], wanted: Callable[[], bool]) -> None:
         cache, sequence = self._loaded.cache, self.sequence
         # An interrupt in place may have cleared the memory.
-        if sequence is None or cache.live.get(sequence.number) is not sequence:
+        if sequence is None or sequence not in cache.live:
             sequence = cache.take()
             if sequence is None:
                 raise LlamaError("every sequence is busy; wait for a request, or raise n_seq_max")

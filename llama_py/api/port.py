@@ -421,7 +421,7 @@ class LoadedModel(ModelPort):
             engine.metrics,
             len(requests.running),
             len(requests.waiting),
-            cache.cells_used(),
+            cache.live.cells_used(),
             context.n_ctx,
             tuple(noted(context)),
             0 if engine.media.encoder is None else engine.media.encoder.used_bytes,
@@ -483,7 +483,7 @@ class LoadedModel(ModelPort):
     def write_out(self, seconds: float) -> bool:
         """See ``ModelPort.write_out``."""
         end = time.monotonic() + seconds
-        copied, store = self._copy_out(seconds), self.cache.saved
+        copied, store = self._copy_out(seconds), self.cache.stores.saved
         return copied and (store is None or store.wait(0, max(0.0, end - time.monotonic())))
 
     def set_store(self, store: StateStore | None) -> None:
@@ -492,8 +492,8 @@ class LoadedModel(ModelPort):
 
         def use() -> None:
             cache.saving.flush()  # what has ended meanwhile
-            cache.saved = store
-            for sequence in cache.live.values():
+            cache.stores.saved = store
+            for sequence in cache.live:
                 sequence.saved_key, sequence.saved_length = None, 0
 
         self._copy_out(_PATIENCE)
@@ -519,7 +519,7 @@ class LoadedModel(ModelPort):
             self.media.close()
         if self._generating is not None:
             self._generating.driver.close()
-            store = self._generating.cache.saved
+            store = self._generating.cache.stores.saved
             if store is not None and not store.closed and not store.wait(0, _PATIENCE):
                 _log.warning("the model was closed before all conversations were written")
         self._model.close()

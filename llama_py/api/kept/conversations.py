@@ -96,21 +96,6 @@ class Conversations:
         return self.port.here()
 
     @property
-    def namespace(self) -> Hashable:
-        """That of requests which name none."""
-        return self.port.facts.namespace
-
-    @property
-    def sequences(self) -> int:
-        """How many there can be in memory."""
-        return self.port.facts.n_seq_max
-
-    @property
-    def room(self) -> int:
-        """Tokens that one of them can hold."""
-        return self.port.facts.limit
-
-    @property
     @operation
     def drafts(self) -> bool:
         """Whether requests that say nothing about drafts have some."""
@@ -134,7 +119,7 @@ class Conversations:
                     running.request.generation.max_tokens,
                     running.drafting is not None,
                 )
-        live = sorted(self._loaded.cache.live.values(), key=lambda each: each.number)
+        live = sorted(self._loaded.cache.live, key=lambda each: each.number)
         return [
             HeldConversation(
                 each.number,
@@ -165,7 +150,7 @@ class Conversations:
                 both = min(len(tokens), len(held))
                 parted = np.flatnonzero(tokens[:both] != held[:both])
                 counts.append(int(parted[0]) if parted.size else both)
-            store = cache.offload_store
+            store = cache.stores.offload_store
             if store is not None and not store.closed:
                 counts += [each.matched for each in store.find(tokens, cache.fingerprint(own))]
             most.append(max(counts))
@@ -218,7 +203,7 @@ class Conversations:
         try:
             return self._loaded.copied(copying)
         finally:
-            driver.run(lambda: cache.drop(part))
+            driver.run(lambda: cache.live.drop(part))
 
     def _begin_part(
         self, which: Which, namespace: Hashable | None, length: int
@@ -232,17 +217,8 @@ class Conversations:
         source, most = shared
         _check_idle(source)
         check_number("length", length, 1, most, integer=True)
-        source.busy = True  # so that it does not make room for its own beginning
-        try:
-            part = cache.copy_prefix(source, length)
-        finally:
-            source.busy = False
-        part.busy, part.session = True, source.session if isinstance(which, int) else which
-        try:
-            return part, cache.saving.copy(part)
-        except BaseException:
-            cache.drop(part)
-            raise
+        session = source.session if isinstance(which, int) else which
+        return session_sequences.begin_part(cache, source, length, session)
 
     def _stored(self, which: Which, namespace: Hashable | None) -> StoredState | None:
         """What is left of a session whose sequence had to make room."""
@@ -355,7 +331,7 @@ class Conversations:
         self.port.write_out(_PATIENCE)
         cache = self._loaded.cache
         found = session_sequences.stored_of(cache, session, self._or_own(namespace))
-        known = (store.info(key) for store, key in found if store is cache.saved)
+        known = (store.info(key) for store, key in found if store is cache.stores.saved)
         written = max((entry.length for entry in known if entry is not None), default=0)
         if written < count:
             raise StorageError(
@@ -366,13 +342,13 @@ class Conversations:
 
     def _save(self, session: str, namespace: Hashable | None) -> int:
         sequence = self._idle(session, namespace)
-        self._loaded.cache.save(sequence, least=1)
+        self._loaded.cache.saving.begin(sequence, least=1)
         return len(sequence.tokens)
 
     # -- one of them ----------------------------------------------------------------------------
 
     def _or_own(self, namespace: Hashable | None) -> Hashable:
-        return self.namespace if namespace is None else namespace
+        return self.port.facts.namespace if namespace is None else namespace
 
     def _passed_on(
         self, which: Which, namespace: Hashable | None
@@ -386,7 +362,7 @@ class Conversations:
         cache, own = self._loaded.cache, self._or_own(namespace)
         found: LiveSequence | None
         if isinstance(which, int):
-            found = cache.live.get(which)
+            found = cache.live.by_number.get(which)
         else:
             found = next(iter(session_sequences.sequences_of(cache, which, own)), None)
         if found is None or found.namespace != own or not found.tokens:

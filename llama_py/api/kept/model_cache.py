@@ -8,6 +8,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from llama_py.api.kept.conversations import Conversations
 from llama_py.api.kept.reports import CacheReport
 from llama_py.api.kept.states import LlamaState, SequenceStates, SnapshotInfo
 from llama_py.api.runtime import Runtime
@@ -127,7 +128,7 @@ class ModelStates:
         """
         there = self._sequences.hold(self._tokens_of(what), isinstance(what, str))
         if isinstance(what, str) and not there:
-            self._sequences.bring_in(self._snapshot(what).stored)
+            Conversations(self._runtime.port).bring_in(self._snapshot(what).stored, None)
 
     def unpin(self, what: Prewarmed | str | None = None) -> None:
         """Release a pin: the beginning may be evicted like everything else.
@@ -285,7 +286,7 @@ class ModelCache(ModelStates):
         Raises:
             StateError: it is of another model, it does not fit, or every sequence is busy.
         """
-        self._sequences.restore_conversation(state, session)
+        Conversations(self._runtime.port).bring_in(state, session)
 
     # -- the end --------------------------------------------------------------------------------
 

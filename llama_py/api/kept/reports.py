@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing_extensions import TypedDict
 
 from llama_py.api.port import LoadedModel
+from llama_py.states.store import StateStore
 
 __all__ = ["BytesReport", "CacheReport", "SequenceReport", "cache_report"]
 
@@ -69,29 +70,34 @@ class CacheReport(TypedDict):
 def cache_report(loaded: LoadedModel) -> CacheReport:
     """In the engine's thread. Its snapshots are not counted."""
     cache, context = loaded.cache, loaded.context
+    stores, checkpoints = cache.stores, cache.index.checkpoints
     sequences: list[SequenceReport] = [
         {
             "sequence": sequence.number,
             "tokens": len(sequence.tokens),
             "bytes": context.state_size(sequence.number) if sequence.tokens else 0,
             "busy": sequence.busy,
-            "pinned": cache.is_pinned(sequence),
+            "pinned": sequence in stores.pins.keepers(),
             "session": sequence.session,
         }
-        for sequence in cache.live.values()
+        for sequence in cache.live
     ]
     return {
         "kind": cache.traits.kind.value,
         "cells": context.n_ctx,
-        "cells_used": cache.cells_used(),
+        "cells_used": cache.live.cells_used(),
         "sequences": sequences,
         "free_sequences": context.n_seq_max - len(sequences),
         "bytes": {
             "context": sum(entry["bytes"] for entry in sequences),
-            "checkpoints": cache.checkpoints.used_bytes,
-            "parked": cache.offload_store.used_bytes if cache.offload_store is not None else 0,
-            "saved": cache.saved.used_bytes if cache.saved is not None else 0,
+            "checkpoints": checkpoints.used_bytes,
+            "parked": _used(stores.offload_store),
+            "saved": _used(stores.saved),
             "snapshots": 0,
         },
-        "checkpoints": len(cache.checkpoints),
+        "checkpoints": len(checkpoints),
     }
+
+
+def _used(store: StateStore | None) -> int:
+    return store.used_bytes if store is not None else 0

@@ -170,7 +170,7 @@ class ScoringJob:
 
     def _take(self, number: int) -> None:
         """Others may have the sequence, and its cells, when nothing else is left."""
-        sequence = self._runtime.loaded.cache.live.get(number)
+        sequence = self._runtime.loaded.cache.live.by_number.get(number)
         if sequence is not None and self._holds(sequence):
             self._sequence = sequence
             # A single sequence is continued, and cut again.
@@ -178,7 +178,7 @@ class ScoringJob:
 
     def _holds(self, sequence: LiveSequence) -> bool:
         count = len(self._begun)
-        live = self._runtime.loaded.cache.live.get(sequence.number) is sequence
+        live = sequence in self._runtime.loaded.cache.live
         return live and sequence.tokens[:count] == [*self._begun]
 
     def _let_go(self) -> None:
@@ -208,7 +208,7 @@ class ScoringJob:
             # They run side by side: where there is room, or in the place of idle conversations,
             # but not of most of them.
             most = self._runtime.loaded.context.n_seq_max
-            free = most - len(self._runtime.loaded.cache.live)
+            free = most - len(self._runtime.loaded.cache.live.by_number)
             width = max(1, free, most // 2)
             del longer[: self._score_some(longer[:width], found)]
 

@@ -26,7 +26,6 @@ from llama_py.options.checks import read_text
 from llama_py.params import GenerationParams
 from llama_py.server.access.keys import ADMIN, CHAT
 from llama_py.server.exchange import respond
-from llama_py.server.kept.sessions import conversations_of
 from llama_py.server.operations import ANSWERED, MODEL, ONE_MODEL, Operation, Routes
 from llama_py.server.pool.pool import ServedModel
 from llama_py.server.routes.common import json_response
@@ -76,7 +75,7 @@ async def _completion(request: Request) -> Response:
 )
 async def _infill(request: Request) -> Response:
     def parse(body: Body, model: ServedModel) -> WireCall:
-        room = conversations_of(model.llama).room
+        room = model.llama.runtime.port.facts.limit
         return read_infill(model.context, body, room=room, **_options(request, body, model))
 
     return await respond(request, parse)
@@ -251,7 +250,8 @@ async def _props(request: Request) -> Response:
 
 
 def _model_props(model: ServedModel) -> Body:
-    llama, conversations = model.llama, conversations_of(model.llama)
+    llama = model.llama
+    facts = llama.runtime.port.facts
     vocab = llama.vocab
     sampling = read_native_sampling(model.context, {})
     return {
@@ -259,9 +259,9 @@ def _model_props(model: ServedModel) -> Body:
             "params": described(
                 sampling, GenerationParams(max_tokens=model.context.max_tokens), False
             ),
-            "n_ctx": conversations.room,
+            "n_ctx": facts.limit,
         },
-        "total_slots": conversations.sequences,
+        "total_slots": facts.n_seq_max,
         **_engine_props(llama),
         "device_hint": gpu_hint(),
         # The description is "llama 1B Q4_K - Medium".

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from llama_py.api.kept.conversations import Conversations
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import whole_number
 from llama_py.dialects.session_ids import label_of
@@ -22,7 +23,7 @@ from llama_py.errors import (
 )
 from llama_py.options.checks import check_number
 from llama_py.server.access.keys import CHAT
-from llama_py.server.kept.sessions import busy_failure, conversations_of, namespace_of
+from llama_py.server.kept.sessions import busy_failure, namespace_of
 from llama_py.server.operations import MODEL, ONE_MODEL, Operation, Routes
 from llama_py.server.routes.common import json_response
 from llama_py.server.service import in_thread, service_of, tenant_of
@@ -147,7 +148,7 @@ async def _make(request: Request) -> Response:
 
         def export() -> NamedState:
             label, namespace = label_of(tenant, session) or "", namespace_of(model.llama, tenant)
-            state = conversations_of(model.llama).export(label, namespace, length)
+            state = Conversations(model.llama.runtime.port).export(label, namespace, length)
             return NamedState(name, state, group=session, model=model.id)
 
         made = await in_thread(service, lambda: _done(export))
@@ -218,7 +219,7 @@ async def _restore(request: Request) -> Response:
 
         def bring_in() -> None:
             label, namespace = label_of(tenant, session), namespace_of(model.llama, tenant)
-            conversations_of(model.llama).bring_in(snapshot.state, label, namespace)
+            Conversations(model.llama.runtime.port).bring_in(snapshot.state, label, namespace)
 
         await in_thread(service, lambda: _done(bring_in))
     return json_response(_described(snapshot))
