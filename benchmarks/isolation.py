@@ -107,7 +107,7 @@ def _streams(llm: Llama, count: int, tokens: int) -> _Run:
                 written = usage["completion_tokens"]
         return written, "".join(text)
 
-    status = llm.runtime.loaded.own_process
+    status = llm.runtime.port.own_process
     others = [status.pid] if status is not None else []
     before, start = _processor(others), time.perf_counter()
     found = in_threads(read, count)

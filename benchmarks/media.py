@@ -142,7 +142,7 @@ def _in_process(options: argparse.Namespace, report: Report) -> None:
 
 def _make_room(llm: Any) -> None:
     def empty() -> None:
-        while llm.runtime.loaded.cache.make_room():
+        while llm.runtime.loaded.cache.live.make_room():
             pass
 
     llm.runtime.loaded.driver.run(empty)

@@ -247,11 +247,11 @@ def _rows(report: Report, llm: Llama, repeats: int) -> None:
                     engine.evaluate(sequence, tokens[200 : 200 + rows], every=True)
                     seconds[rows].append(time.perf_counter() - start)
                     del sequence.tokens[200:]
-                    engine.cache.trim(sequence)
+                    engine.cache.live.trim(sequence)
                     if not sequence.tokens:  # it cannot be cut
                         engine.evaluate(sequence, tokens[:200])
         finally:
-            engine.cache.drop(sequence)
+            engine.cache.live.drop(sequence)
 
     llm.runtime.loaded.driver.run(measure)
     one = float(np.median(seconds[1]))

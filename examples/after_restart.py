@@ -26,7 +26,7 @@ MESSAGES += [{"role": "user", "content": "What is my name?"}]
 def ask(path: str, folder: str, messages: int) -> None:
     """One process: it loads the model, asks, and says how much of the prompt was new to it."""
     with Llama(path) as llm:
-        llm.cache.set_store(LlamaDiskCache(folder))
+        llm.states.set_store(LlamaDiskCache(folder))
         reply = llm.create_chat_completion(MESSAGES[:messages], temperature=0, max_tokens=16)
         total = reply["usage"]["prompt_tokens"]
         print(reply["choices"][0]["message"]["content"])

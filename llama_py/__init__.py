@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from llama_py.api.embedding.aio_embedder import AsyncEmbedder as AsyncEmbedder
     from llama_py.api.embedding.calls import Ranked as Ranked
     from llama_py.api.embedding.embedder import Embedder as Embedder
-    from llama_py.api.kept.model_cache import BytesReport as BytesReport
-    from llama_py.api.kept.model_cache import CacheReport as CacheReport
     from llama_py.api.kept.model_cache import ModelCache as ModelCache
+    from llama_py.api.kept.model_cache import ModelStates as ModelStates
     from llama_py.api.kept.model_cache import Prewarmed as Prewarmed
-    from llama_py.api.kept.model_cache import SequenceReport as SequenceReport
+    from llama_py.api.kept.reports import BytesReport as BytesReport
+    from llama_py.api.kept.reports import CacheReport as CacheReport
+    from llama_py.api.kept.reports import SequenceReport as SequenceReport
     from llama_py.api.kept.states import LlamaState as LlamaState
     from llama_py.api.kept.states import SnapshotInfo as SnapshotInfo
     from llama_py.api.llama import Llama as Llama
@@ -115,9 +116,9 @@ _HOMES = {
     "AsyncEmbedder": "api.embedding.aio_embedder",
     "AsyncLlama": "api.aio",
     "AsyncReplyStream": "api.aio",
-    "BytesReport": "api.kept.model_cache",
+    "BytesReport": "api.kept.reports",
     "CacheFullError": "errors",
-    "CacheReport": "api.kept.model_cache",
+    "CacheReport": "api.kept.reports",
     "ChatCompletion": "dialects.openai.types",
     "ChatCompletionChunk": "dialects.openai.types",
     "ChatOptions": "options",
@@ -174,6 +175,7 @@ _HOMES = {
     "ModelChangedError": "errors",
     "ModelLoadError": "errors",
     "ModelNotFoundError": "errors",
+    "ModelStates": "api.kept.model_cache",
     "NativeLibraryError": "errors",
     "NotEnoughMemoryError": "errors",
     "OverflowPolicy": "api.overflow",
@@ -188,7 +190,7 @@ _HOMES = {
     "RequestCancelled": "errors",
     "ReuseInfo": "memory.sequences",
     "Score": "api.scoring.scoring",
-    "SequenceReport": "api.kept.model_cache",
+    "SequenceReport": "api.kept.reports",
     "SnapshotInfo": "api.kept.states",
     "Speculative": "options.drafters",
     "StateError": "errors",
@@ -265,6 +267,7 @@ __all__ = [
     "ModelChangedError",
     "ModelLoadError",
     "ModelNotFoundError",
+    "ModelStates",
     "NativeLibraryError",
     "NotEnoughMemoryError",
     "OverflowPolicy",

@@ -136,11 +136,11 @@ def evaluate_a_long_prompt(bench: Bench) -> None:
 def go_on_from_an_offloaded_conversation(bench: Bench) -> None:
     cache, driver = bench.llm.runtime.loaded.cache, bench.llm.runtime.loaded.driver
     bench.llm.create_completion(bench.long_prompt, max_tokens=1, **GREEDY)
-    sequence = cache.live[bench.llm.cache_info["sequence"]]
+    sequence = cache.live.by_number[bench.llm.cache_info["sequence"]]
     driver.run(lambda: cache.saving.offload(sequence))
     while driver.run(lambda: cache.saving.pending):
         time.sleep(0.01)
-    driver.run(lambda: cache.evict(sequence))
+    driver.run(lambda: cache.live.evict(sequence))
     bench.llm.create_completion([*bench.long_prompt, 41], max_tokens=1, **GREEDY)
     assert bench.llm.cache_info["action"] == "load"
     assert bench.llm.cache_info["restored_bytes"] >= bench.state_bytes

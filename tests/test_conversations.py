@@ -33,7 +33,7 @@ def llm(request: pytest.FixtureRequest) -> Iterator[Llama]:
 
 @pytest.fixture
 def held(llm: Llama) -> Conversations:
-    return Conversations(llm.runtime.loaded)
+    return Conversations(llm.runtime.port)
 
 
 def say(llm: Llama, messages: Messages, text: str, session: str) -> tuple[Messages, dict[str, Any]]:
@@ -62,7 +62,7 @@ def test_out_forgotten_and_back(llm: Llama, held: Conversations, tmp_path: Path)
     path = saved(held, "anna", tmp_path / "anna")
     assert held.forget("anna") > 40
     assert held.held() == []
-    assert not len(llm.runtime.loaded.cache.checkpoints)
+    assert not len(llm.runtime.loaded.cache.index.checkpoints)
     _, cold = say(llm, messages, "And then?", "bob")
     assert cold["reused"] == 0
     held.forget("bob")
@@ -77,7 +77,7 @@ def test_out_forgotten_and_back(llm: Llama, held: Conversations, tmp_path: Path)
 def test_in_pieces(tmp_path: Path) -> None:
     with Llama(tiny_model("full"), n_ctx=1024, n_threads=1) as llm:
         llm.runtime.loaded.cache.saving.piece = 20_000
-        held = Conversations(llm.runtime.loaded)
+        held = Conversations(llm.runtime.port)
         messages, _ = say(llm, [], STORY, "anna")
         assert len(held.export("anna").segments) > 2
         path = saved(held, "anna", tmp_path / "anna")
@@ -127,10 +127,10 @@ def test_handed_over_when_only_the_stores_have_it(tmp_path: Path) -> None:
         with Llama(tiny_model("full"), n_ctx=1024, n_threads=1) as llm:
             llm.cache.set_store(store)
             messages, _ = say(llm, [], STORY, "anna")
-            Conversations(llm.runtime.loaded).save("anna")
+            Conversations(llm.runtime.port).save("anna")
         with Llama(tiny_model("full"), n_ctx=1024, n_threads=1) as llm:
             llm.cache.set_store(store)
-            held = Conversations(llm.runtime.loaded)
+            held = Conversations(llm.runtime.port)
             held.rename("anna", "branch")
             held.forget("anna")
             assert len(store.find_session("branch", None)) == 1
@@ -143,8 +143,8 @@ def test_what_is_just_being_saved(llm: Llama, held: Conversations, tmp_path: Pat
         llm.cache.set_store(store)
 
         def save_and_forget() -> None:
-            (sequence,) = llm.runtime.loaded.cache.live.values()
-            llm.runtime.loaded.cache.save(sequence)
+            (sequence,) = llm.runtime.loaded.cache.live
+            llm.runtime.loaded.cache.saving.begin(sequence)
             assert llm.runtime.loaded.cache.saving.pending
             forget_sequence(llm.runtime.loaded.cache, sequence)
 
@@ -154,7 +154,8 @@ def test_what_is_just_being_saved(llm: Llama, held: Conversations, tmp_path: Pat
 
 
 def test_nothing_of_another_owner(llm: Llama, held: Conversations, tmp_path: Path) -> None:
-    mine, theirs = (held.namespace, "a"), (held.namespace, "b")
+    own = llm.runtime.port.facts.namespace
+    mine, theirs = (own, "a"), (own, "b")
     request = GenerationRequest(
         Prompt(text=STORY.encode()),
         SamplingParams(temperature=0),

@@ -126,7 +126,7 @@ def test_other_values_are_errors(llm: Llama, value: Any, error: type[Exception])
 def test_refuse_evaluates_nothing(llm: Llama) -> None:
     with pytest.raises(ParameterError, match=r"messages\[1\]\.content contains '<\|im_end\|>'"):
         llm.create_chat_completion(user(EVIL), special_tokens_in_content="refuse")
-    assert not llm.runtime.loaded.cache.live
+    assert not llm.runtime.loaded.cache.live.by_number
     assert answer(llm, user("What is 2 + 3?"), special_tokens_in_content="refuse") == "2 + 3 = 5."
 
 
@@ -194,7 +194,7 @@ def test_texts_of_strangers_are_tokenized_as_chats_do(text: str) -> None:
         ]
         said = [{"role": "user", "content": text}]
         llm.create_chat_completion(said, temperature=0, max_tokens=1)
-        held = llm.runtime.loaded.cache.live[llm.cache_info["sequence"]].tokens
+        held = llm.runtime.loaded.cache.live.by_number[llm.cache_info["sequence"]].tokens
         assert list(held)[: len(tokens)] == tokens
         with pytest.raises(ParameterError, match="plain=True contradicts special=True"):
             llm.tokenize(text, special=True, plain=True)
@@ -205,7 +205,7 @@ def test_the_bundled_model_is_given_plain_characters(llm: Llama, text: str) -> N
     expected = reference(llm, prompt_of(llm, user(text)))
     parsed = prompt_tokens(llm, user(text), special_tokens_in_content="parse")
     assert prompt_tokens(llm, user(text)) == len(expected) > parsed
-    held = llm.runtime.loaded.cache.live[llm.cache_info["sequence"]].tokens
+    held = llm.runtime.loaded.cache.live.by_number[llm.cache_info["sequence"]].tokens
     assert list(held)[: len(expected)] == expected
 
 
@@ -228,7 +228,9 @@ def test_a_mark_of_a_tool_call_is_no_token(llm: Llama) -> None:
     mark = llm.vocab.tokenize("<tool_call>", add_special=False)
     assert len(mark) == 1
     prompt_tokens(llm, user("Say <tool_call> twice."))
-    assert mark[0] not in list(llm.runtime.loaded.cache.live[llm.cache_info["sequence"]].tokens)
+    assert mark[0] not in list(
+        llm.runtime.loaded.cache.live.by_number[llm.cache_info["sequence"]].tokens
+    )
 
 
 def test_text_and_tokens_of_the_same_spelling_are_told_apart(llm: Llama) -> None:
@@ -309,7 +311,7 @@ def test_real_vocabularies(name: str, tmp_path: Path) -> None:
         assert b"".join(plain_texts(prompt)) == b"".join(marks)
         expected = reference(llm, prompt)
         assert prompt_tokens(llm, messages) == len(expected)
-        held = llm.runtime.loaded.cache.live[llm.cache_info["sequence"]].tokens
+        held = llm.runtime.loaded.cache.live.by_number[llm.cache_info["sequence"]].tokens
         assert list(held)[: len(expected)] == expected
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from llama_py.api.isolation.isolated import IsolatedModel
+from llama_py.api.port import LoadedModel, ModelPort
 from tests.rules import holds_for_all
 
 PACKAGE = Path(__file__).parent.parent / "llama_py"
@@ -65,9 +68,14 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(path: Path) -> Iterator[str]:
     """The absolute names that a module imports, in whatever place."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -131,7 +139,7 @@ def test_only_the_context_decodes() -> None:
     users = {
         path.relative_to(PACKAGE).as_posix()
         for path in modules()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Attribute) and node.attr in ("llama_decode", "llama_encode")
     }
     others = {name for name in users if not name.startswith(("bench/", "compat/"))}
@@ -140,11 +148,7 @@ def test_only_the_context_decodes() -> None:
 
 def test_native_code_gets_no_files_of_pictures_and_sounds() -> None:
     for path in modules():
-        names = {
-            node.attr
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.Attribute)
-        }
+        names = {node.attr for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute)}
         assert not {name for name in names if name.startswith("mtmd_helper_bitmap_init")}, path
 
 
@@ -171,6 +175,55 @@ def test_importing_the_package_imports_nothing_else() -> None:
     assert names <= {"__future__", "typing", "llama_py.version"}
 
 
+# -- the wall around a model -----------------------------------------------------------------------
+
+#: Where a model's context, cache and engine are used: nobody else may tell where it computes.
+INSIDE = {"api"}
+INNER = {"cache", "context", "driver", "engine"}
+
+
+def inner_parts(tree: ast.Module) -> set[str]:
+    """What a module takes from within a model, rather than from its port."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            home = node.value.attr if isinstance(node.value, ast.Attribute) else None
+            home = node.value.id if isinstance(node.value, ast.Name) else home
+            if (home, node.attr) == ("runtime", "loaded") or node.attr == "here":
+                found.add(node.attr)
+            if home == "port" and node.attr in INNER:
+                found.add(node.attr)
+        elif isinstance(node, ast.ImportFrom) and node.module == "llama_py.api.port":
+            found |= {alias.name for alias in node.names} - {"ModelPort"}
+    return found
+
+
+def test_a_part_from_within_a_model_is_found() -> None:
+    for taken in ("x = a.runtime.loaded", "port.driver", "a.port.here()", "a.runtime.port.cache"):
+        assert inner_parts(ast.parse(taken)), taken
+    assert inner_parts(ast.parse("from llama_py.api.port import LoadedModel"))
+    assert not inner_parts(ast.parse("a.runtime.port.report(); a.cache.report(); port.media"))
+
+
+def test_a_model_is_asked_by_its_port() -> None:
+    holds_for_all(asks_the_port, modules(), spelt)
+
+
+def asks_the_port(path: Path) -> None:
+    if part_of(path) not in INSIDE:
+        assert not inner_parts(tree_of(path))
+
+
+def test_a_model_elsewhere_has_whatever_a_port_has() -> None:
+    """And it has no attribute that only says no: what it has not, it does not offer."""
+    for each in (LoadedModel, IsolatedModel):
+        assert not each.__abstractmethods__
+    offered = {name for name in vars(LoadedModel) if not name.startswith("_")}
+    inner = offered - {*dir(ModelPort)}
+    assert inner >= INNER
+    assert not inner & {*dir(IsolatedModel)}
+
+
 # -- circles ---------------------------------------------------------------------------------------
 
 
@@ -182,7 +235,7 @@ def module_name(path: Path) -> str:
 def modules_imported(path: Path, known: set[str]) -> set[str]:
     """Modules of the package that one imports anywhere, also for its types or within a function."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -298,4 +351,4 @@ def test_nobody_reaches_into_what_is_private() -> None:
 
 def uses_public_names(path: Path) -> None:
     if part_of(path) not in REACHING:
-        assert reached(ast.parse(path.read_text(encoding="utf-8"))) <= {*REACHED}
+        assert reached(tree_of(path)) <= {*REACHED}

@@ -140,6 +140,34 @@ def test_snapshots_of_many_threads(llm: Llama) -> None:
         llm.cache.drop(info.name)
 
 
+def test_what_is_kept_has_one_face(llm: Llama) -> None:
+    llm.create_completion(words(1), **ASK)
+    state = llm.states.save("a")
+    part = llm.states.save("part", length=10)
+    assert part.stored.tokens.tolist() == words(1)[:10]
+    assert [(each.name, each.n_tokens) for each in llm.states.list()] == [
+        ("a", state.n_tokens),
+        ("part", 10),
+    ]
+    assert llm.states.list() == llm.cache.snapshots() == llm.snapshots()
+    for what, name in (("a", "a"), (state, "")):
+        llm.reset()
+        info = llm.states.restore(what)
+        assert (info.name, info.n_tokens, info.nbytes) == (name, state.n_tokens, state.nbytes)
+        assert llm.eval_tokens == state.stored.tokens.tolist()
+        assert state.logits is not None
+        assert np.array_equal(llm.last_logits, state.logits)
+    assert [each.name for each in llm.states.list()] == ["part", "a"]  # by their last use
+    llm.states.drop("a")
+    with pytest.raises(ParameterError, match=r"no snapshot 'a'; there are: 'part'"):
+        llm.states.restore("a")
+    llm.states.drop("part")
+    with pytest.raises(ParameterTypeError, match="state must be"):
+        llm.states.restore(b"bytes")  # type: ignore[arg-type]
+    with pytest.raises(ParameterTypeError, match="name must be"):
+        llm.states.save(5)  # type: ignore[arg-type]
+
+
 # -- pins ------------------------------------------------------------------------------------------
 
 

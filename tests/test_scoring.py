@@ -274,7 +274,7 @@ def at_rest(llm: Llama) -> None:
     """Nothing is in flight, reserved or leased, and the books are what the memory says."""
     assert in_flight(llm) == 0
     for number in range(llm.runtime.loaded.context.n_seq_max):
-        sequence = llm.runtime.loaded.cache.live.get(number)
+        sequence = llm.runtime.loaded.cache.live.by_number.get(number)
         held = len(sequence.tokens) if sequence is not None else 0
         assert llm.runtime.loaded.context.pos_max(number) + 1 == held
         assert sequence is None or not (sequence.busy or sequence.reserved)

@@ -59,7 +59,7 @@ def said_by_a_fresh_model(llm: Llama, path: str | None = None) -> str:
     After the same *text* it may say something else: the tokens of a reply need not be those that
     its text is tokenized to.
     """
-    tokens = llm.runtime.loaded.cache.live[llm.cache_info["sequence"]].tokens
+    tokens = llm.runtime.loaded.cache.live.by_number[llm.cache_info["sequence"]].tokens
     prompt = tokens[: llm.cache_info["reused"] + llm.cache_info["evaluated"]]
     with Llama(path or demo_model_path(), **OPTIONS) as fresh:
         response: Any = fresh.create_completion(prompt, temperature=0.0, max_tokens=24)
@@ -425,9 +425,9 @@ def test_a_state_that_was_copied_in_pieces_is_saved_and_read_back(
         chat.send("My name is Anna. " * 20)
         copies = copied_from(llm.runtime.loaded.context, monkeypatch)
         if offloaded:
-            (sequence,) = llm.runtime.loaded.cache.live.values()
+            (sequence,) = llm.runtime.loaded.cache.live
             llm.runtime.loaded.cache.saving.offload(sequence)
-            llm.runtime.loaded.cache.evict(sequence)
+            llm.runtime.loaded.cache.live.evict(sequence)
         chat.save(file)
         assert len(copies) > 6
         assert max(copies) < 60_000

@@ -197,7 +197,7 @@ def check(made: Round, alone: Alone) -> None:
     engine = made.llm.runtime.loaded.engine
     gc.collect()
     assert in_flight(made.llm) == 0
-    assert not any(sequence.busy for sequence in made.llm.runtime.loaded.cache.live.values())
+    assert not any(sequence.busy for sequence in made.llm.runtime.loaded.cache.live)
     metrics = engine.metrics
     assert metrics.requests == metrics.finished + metrics.cancelled + metrics.failed
 

@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from llama_py import AsyncLlama, AsyncReplyStream, ChatSession, Llama, ModelCache, ReplyStream
+from llama_py import (
+    AsyncLlama,
+    AsyncReplyStream,
+    ChatSession,
+    Llama,
+    ModelCache,
+    ModelStates,
+    ReplyStream,
+)
 from tools import overloads
 
 ROOT = Path(__file__).parent.parent
@@ -63,7 +71,7 @@ def test_every_public_call_has_the_type_that_is_written_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "face", [Llama, AsyncLlama, ChatSession, ModelCache, ReplyStream, AsyncReplyStream]
+    "face", [Llama, AsyncLlama, ChatSession, ModelCache, ModelStates, ReplyStream, AsyncReplyStream]
 )
 def test_nothing_public_is_missing_there(face: type) -> None:
     tree = ast.parse(PUBLIC.read_text(encoding="utf-8"))

@@ -21,10 +21,10 @@ from typing_extensions import Self, Unpack
 
 from llama_py import forks
 from llama_py.api.call import Call, ChatReply, CompletionReply, failure_of
+from llama_py.api.kept.model_cache import ModelStates
 from llama_py.api.llama import Llama
 from llama_py.api.overflow import OverflowReport
-from llama_py.api.scoring.jobs import scoring_job
-from llama_py.api.scoring.scoring import Score, TokenIds
+from llama_py.api.scoring.scoring import Score, ScoringJob, TokenIds
 from llama_py.dialects.openai.types import (
     CreateChatCompletionStreamResponse,
     CreateCompletionStreamResponse,
@@ -200,12 +200,17 @@ class AsyncLlama:
         Cancelling the task stops the scoring.
         """
         self._check_open()
-        job = scoring_job(self.llama.runtime, prefix, continuations, timeout, options)
+        job = ScoringJob(self.llama.runtime, prefix, continuations, timeout, options)
         try:
             return await asyncio.to_thread(job.run)
         except asyncio.CancelledError:
             job.cancel()
             raise
+
+    @property
+    def states(self) -> ModelStates:
+        """``llama.states``, whose methods wait: ``await a.run(a.states.save, "name")``."""
+        return self.llama.states
 
     async def run(self, method: Callable[..., T], *arguments: Any, **options: Any) -> T:
         """Run any other method of ``llama`` in a worker thread: ``await a.run(a.llama.reset)``."""
@@ -273,7 +278,7 @@ class AsyncLlama:
         if self._process.inherited:
             self._closed = True
             return
-        self.llama.runtime.loaded.refuse_callbacks()
+        self.llama.runtime.port.refuse_callbacks()
         self._closed = True
         self._workers.shutdown()
         if self._owned:

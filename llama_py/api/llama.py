@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from llama_py.api.call import ChatReply, CompletionReply, ReplyStream
     from llama_py.api.embedding.calls import Ranked
     from llama_py.api.embedding.lists import VectorLists
+    from llama_py.api.kept.model_cache import ModelStates
     from llama_py.api.scoring.scoring import Score, TokenIds
     from llama_py.api.sessions.session import ChatSession
     from llama_py.chat.formats import ChatHandler
@@ -160,21 +161,26 @@ class Llama(LlamaCppNames, CacheNames):
     json_calls = _Setting[bool]()
     overflow = _Setting[ChatPolicy | None]()
 
+    @property
+    def states(self) -> ModelStates:
+        """Conversations that are kept: states, snapshots, pins, stores."""
+        return self.cache
+
     # -- facts ---------------------------------------------------------------------------------
 
     @property
     def vocab(self) -> Vocab:
         """The model's tokens, and the functions that turn text into tokens and back."""
-        return self.runtime.loaded.model.vocab
+        return self.runtime.port.model.vocab
 
     @property
     def metadata(self) -> dict[str, str]:
         """The scalar metadata of the GGUF, as text."""
-        return self.runtime.loaded.model.metadata
+        return self.runtime.port.model.metadata
 
     def n_ctx(self) -> int:
         """Tokens that one conversation can have: all of the context, if ``kv_unified``."""
-        return self.runtime.loaded.facts.n_ctx_seq
+        return self.runtime.port.facts.n_ctx_seq
 
     # -- completions ---------------------------------------------------------------------------
 
@@ -297,9 +303,9 @@ class Llama(LlamaCppNames, CacheNames):
             GenerationTimeout: it took too long.
             ParameterError: an argument is wrong.
         """
-        from llama_py.api.scoring.jobs import scoring_job
+        from llama_py.api.scoring.scoring import ScoringJob
 
-        return scoring_job(self.runtime, prefix, continuations, timeout, options).run()
+        return ScoringJob(self.runtime, prefix, continuations, timeout, options).run()
 
     # -- embeddings ----------------------------------------------------------------------------
 
@@ -487,7 +493,7 @@ class Llama(LlamaCppNames, CacheNames):
         if self._tokenizer is not None:
             text: bytes = self._tokenizer.detokenize(tokens, prev_tokens, special)
             return text
-        self.runtime.loaded.model.check_open()  # known pieces would not raise after close()
+        self.runtime.port.model.check_open()  # known pieces would not raise after close()
         return self.vocab.detokenize_prompt(tokens, special=special)
 
     # -- by hand -------------------------------------------------------------------------------
@@ -498,7 +504,7 @@ class Llama(LlamaCppNames, CacheNames):
 
         It is valid until ``close()``, and so is ``ctx``. Raises ``ClosedError`` afterwards.
         """
-        pointer: llama_model_p = self.runtime.loaded.pointer
+        pointer: llama_model_p = self.runtime.loaded.model.pointer
         return pointer
 
     @property
@@ -592,7 +598,7 @@ class Llama(LlamaCppNames, CacheNames):
     @property
     def metrics(self) -> MetricsReport:
         """Counters and histograms of the engine since loading or ``reset()``."""
-        return self.runtime.loaded.metrics.as_dict()
+        return self.runtime.port.metrics.as_dict()
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -620,13 +626,13 @@ class Llama(LlamaCppNames, CacheNames):
 
     def __repr__(self) -> str:
         name = repr(Path(self.model_path).name)
-        if self.runtime.loaded.inherited:
+        if self.runtime.port.inherited:
             return f"Llama({name}, of another process)"
-        if self.runtime.loaded.model.closed:
+        if self.runtime.port.model.closed:
             return f"Llama({name}, closed)"
-        size = "vocab_only=True" if self.runtime.loaded.vocab_only else "an encoder"
-        if self.runtime.loaded.generates:
-            size = f"n_ctx={self.runtime.loaded.facts.n_ctx}"
+        size = "vocab_only=True" if self.runtime.port.vocab_only else "an encoder"
+        if self.runtime.port.generates:
+            size = f"n_ctx={self.runtime.port.facts.n_ctx}"
         return f"Llama({name}, {size})"
 
     # -- from a hub ----------------------------------------------------------------------------

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
-    from llama_py.api.kept.model_cache import CacheReport, ModelCache, Prewarmed
+    from llama_py.api.kept.model_cache import ModelCache, Prewarmed
+    from llama_py.api.kept.reports import CacheReport
     from llama_py.api.kept.states import LlamaState, SnapshotInfo
     from llama_py.api.overflow import OverflowReport
     from llama_py.api.runtime import Runtime
@@ -135,7 +136,7 @@ class LlamaCppNames:
 
     def n_embd(self) -> int:
         """Width of the embeddings."""
-        return self.runtime.loaded.model.n_embd
+        return self.runtime.port.model.n_embd
 
     def n_vocab(self) -> int:
         """Number of tokens in the vocabulary."""
@@ -194,7 +195,8 @@ class LlamaCppNames:
 
 
 class CacheNames:
-    """Names of ``Llama`` in place of methods of ``llm.cache``, some of them llama-cpp-python's."""
+    """Names of ``Llama`` for methods of ``llm.cache`` and ``llm.states``; some are
+    llama-cpp-python's."""
 
     runtime: Runtime
     cache: ModelCache
@@ -214,31 +216,31 @@ class CacheNames:
         return self.cache.report()
 
     def set_cache(self, cache: StateStore | None) -> None:
-        """``cache.set_store(cache)``."""
+        """``states.set_store(cache)``."""
         self.cache.set_store(cache)
 
     def save_state(self) -> LlamaState:
-        """``cache.save_state()``."""
-        return self.cache.save_state()
+        """``states.save()``."""
+        return self.cache.save()
 
     def load_state(self, state: LlamaState) -> None:
-        """``cache.load_state(state)``."""
-        self.cache.load_state(state)
+        """``states.restore(state)``."""
+        self.cache.restore(state)
 
     def snapshot(self, name: str, length: int | None = None) -> SnapshotInfo:
-        """``cache.snapshot(name, length)``."""
+        """``states.save(name, length)``."""
         return self.cache.snapshot(name, length)
 
     def restore(self, name: str) -> SnapshotInfo:
-        """``cache.restore(name)``."""
+        """``states.restore(name)``."""
         return self.cache.restore(name)
 
     def snapshots(self) -> list[SnapshotInfo]:
-        """``cache.snapshots()``."""
-        return self.cache.snapshots()
+        """``states.list()``."""
+        return self.cache.list()
 
     def drop_snapshot(self, name: str) -> None:
-        """``cache.drop(name)``."""
+        """``states.drop(name)``."""
         self.cache.drop(name)
 
     def prewarm(

@@ -1,4 +1,4 @@
-"""``LoadedModel``: a model with the engine that drives it; ``load`` makes it.
+"""``load``: the second half of loading a model: its context, its cache, its engine.
 
 ``api.weights`` has read the weights; ``load`` leaves nothing behind when it fails.
 """
@@ -7,356 +7,44 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
-import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from llama_py import forks
-from llama_py.api.facts import ContextFacts, EngineReport, ProcessStatus
 from llama_py.api.media import ModelMedia, find_projector
+from llama_py.api.port import Generating, LoadedModel
 from llama_py.api.weights import Weights, context_params_of
 from llama_py.core.context import Context
-from llama_py.core.device_memory import DeviceMemory, note_loaded, noted
+from llama_py.core.device_memory import DeviceMemory, note_loaded
 from llama_py.core.host.footprint import expected_bytes, room_for_model
 from llama_py.core.model import Model
 from llama_py.engine.clock import Clock
 from llama_py.engine.driver import Driver
 from llama_py.engine.engine import Engine
-from llama_py.engine.generation import resolve
-from llama_py.engine.metrics import Metrics
-from llama_py.engine.port import EnginePort
-from llama_py.engine.request import GenerationRequest
 from llama_py.errors import ParameterError
 from llama_py.media.limits import MediaLimits
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.costs import Costs
 from llama_py.memory.kinds import traits_of
-from llama_py.memory.saving import Copying
-from llama_py.memory.state_loader import StateLoad
-from llama_py.memory.text_keys import TextKeys
 from llama_py.options import LOAD
 from llama_py.options.drafters import Speculative
 from llama_py.params import ContextParams, ModelParams
 from llama_py.states.ram import LlamaRAMCache
-from llama_py.states.state import StoredState
 from llama_py.version import LLAMA_CPP_COMMIT
 
 if TYPE_CHECKING:
     from llama_py.core.lora import LoraAdapter
-    from llama_py.embeddings.queue import EmbeddingQueue
     from llama_py.engine.media import MediaEncoder
 
-__all__ = ["LoadedModel", "lacks_memory", "load", "media_limits", "model_media"]
+__all__ = ["lacks_memory", "load", "media_limits", "model_media"]
 
 _log = logging.getLogger("llama_py")
 
 #: How a state describes its tokens and their text; states of another format are not used.
 _STATE_FORMAT = 2
-#: Seconds that ``close`` waits for conversations to be written.
-_PATIENCE = 10.0
 #: ``attention_type`` of a context in which each token sees all others.
 _NON_CAUSAL = 1
-
-
-#: What ``embeddings.computing.Setup`` is made of: most models embed nothing, and import none of it.
-_EmbedWith: TypeAlias = "tuple[ContextParams, tuple[tuple[LoraAdapter, float], ...]]"
-
-
-@dataclass(frozen=True, slots=True)
-class _Generating:
-    """The context, cache and engine of a model; absent if it does not generate."""
-
-    context: Context
-    cache: SequenceCache
-    driver: Driver
-
-
-class LoadedModel:
-    """A model, its context, the cache of its sequences, and the engine that drives them.
-
-    Its parts belong to the process that loaded it: in a forked child, asking for one raises
-    ``ForkedProcessError``. With ``vocab_only`` there is a model and nothing else, and an encoder
-    has no engine: asking for what is not there raises ``ParameterError``.
-
-    Args:
-        setup: how the context is made that embeds, when it is needed; None: never.
-    """
-
-    __slots__ = (
-        "_embed_with",
-        "_embedding_queue",
-        "_generating",
-        "_in_place",
-        "_making",
-        "_model",
-        "_process",
-        "media",
-    )
-
-    def __init__(
-        self,
-        model: Model,
-        generating: _Generating | None,
-        embed_with: _EmbedWith | None = None,
-        *,
-        in_place: bool = False,
-        media: ModelMedia | None = None,
-    ) -> None:
-        self._model = model
-        #: Its pictures and sounds; None: it is an encoder, or has no weights.
-        self.media = media
-        self._generating = generating
-        self._embed_with = embed_with
-        self._in_place = in_place
-        self._process = forks.current()
-        self._embedding_queue: EmbeddingQueue | None = None
-        self._making = threading.Lock()
-
-    @property
-    def inherited(self) -> bool:
-        """True in a child of the process that loaded it."""
-        return self._process.inherited
-
-    @property
-    def vocab_only(self) -> bool:
-        """True if there are no weights."""
-        return self._generating is None and self._embed_with is None
-
-    @property
-    def generates(self) -> bool:
-        """True if there is a context to generate with."""
-        return self._generating is not None
-
-    @property
-    def isolated(self) -> bool:
-        """True if what computes is in another process."""
-        return False
-
-    @property
-    def own_process(self) -> ProcessStatus | None:
-        """How the process is that the model has of its own; None if it is in this one."""
-        return None
-
-    @property
-    def embedding_queue(self) -> EmbeddingQueue:
-        """The embedder; made at the first use.
-
-        Raises:
-            ParameterError: there are no weights, or the model has no embeddings.
-        """
-        model = self.model
-        if self._embed_with is None:
-            raise _vocabulary_only()
-        with self._making:
-            if self._embedding_queue is None:
-                from llama_py.embeddings.computing import Setup, check_embeds
-                from llama_py.embeddings.queue import EmbeddingQueue
-
-                check_embeds(model)
-                self._embedding_queue = EmbeddingQueue(
-                    model, Setup(*self._embed_with), in_place=self._in_place
-                )
-            return self._embedding_queue
-
-    @property
-    def model(self) -> Model:
-        """The weights and the vocabulary."""
-        if self._process.inherited:
-            raise forks.refuse()
-        return self._model
-
-    @property
-    def context(self) -> Context:
-        """The context."""
-        return self._parts().context
-
-    @property
-    def cache(self) -> SequenceCache:
-        """What is in memory, to be used in the engine's thread (``driver.run``)."""
-        return self._parts().cache
-
-    @property
-    def driver(self) -> Driver:
-        """The engine, which evaluates requests."""
-        return self._parts().driver
-
-    @property
-    def port(self) -> EnginePort:
-        """Where requests are submitted, wherever the engine is."""
-        return self.driver
-
-    @property
-    def facts(self) -> ContextFacts:
-        """The context's constant facts, wherever it is."""
-        context, cache = self.context, self.cache
-        return ContextFacts(
-            context.n_ctx,
-            context.n_ctx_seq,
-            context.n_seq_max,
-            cache.limit,
-            context.adapters,
-            cache.namespace,
-        )
-
-    @property
-    def text_keys(self) -> TextKeys:
-        """How texts of prompts are compared and tokenized."""
-        return self.cache.text_keys
-
-    def count(self, request: GenerationRequest) -> int:
-        """How many tokens the engine would evaluate or reuse for a prompt now.
-
-        Raises:
-            ContextOverflowError: it does not fit.
-        """
-        return len(resolve(request, self.cache, self.model.vocab).tokens)
-
-    @property
-    def metrics(self) -> Metrics:
-        """The engine's counters."""
-        return self.engine.metrics
-
-    @property
-    def metrics_so_far(self) -> Metrics:
-        """The same as far as it is known here; nothing is waited for."""
-        return self.engine.metrics
-
-    def report(self) -> EngineReport:
-        """How the engine is doing now."""
-        engine, cache, context = self.engine, self.cache, self.context
-        requests = engine.requests
-        return EngineReport(
-            engine.metrics,
-            len(requests.running),
-            len(requests.waiting),
-            cache.cells_used(),
-            context.n_ctx,
-            tuple(noted(context)),
-            0 if engine.media.encoder is None else engine.media.encoder.used_bytes,
-        )
-
-    @property
-    def pointer(self) -> Any:
-        """The C pointer of the model; see ``Llama.model``."""
-        return self.model.pointer
-
-    @property
-    def engine(self) -> Engine:
-        """What the driver drives: to be called within ``driver.run`` only."""
-        return self._parts().driver.engine
-
-    @property
-    def lost(self) -> bool:
-        """Whether a device that it is on was lost, as far as a call has found out."""
-        watch = self._model.watch
-        return watch is not None and bool(watch.lost)
-
-    @property
-    def fingerprint(self) -> str:
-        """Everything that the bytes of a saved state depend on."""
-        cache = self._parts().cache
-        return cache.fingerprint(cache.namespace)
-
-    def _parts(self) -> _Generating:
-        if self._process.inherited:
-            raise forks.refuse()
-        if self._generating is None and self._embed_with is None:
-            raise _vocabulary_only()
-        if self._generating is None:
-            raise ParameterError.about_model(
-                self._model.path,
-                f"is an encoder ({self._model.architecture}), which does not generate text: it "
-                "embeds (embed, rerank); load a decoder model",
-            )
-        return self._generating
-
-    def refuse_callbacks(self) -> None:
-        """Raise ``LlamaError`` in a callback of a request."""
-        if self.generates:
-            self.port.refuse_callbacks()
-
-    @contextmanager
-    def loading(self, stored: StoredState, namespace: Hashable) -> Iterator[StateLoad | None]:
-        """Load a state in pieces between two steps of the streams, to be handed over within.
-
-        It is None where that is better done at once. What is not handed over is freed.
-        """
-        driver, loader = self.driver, self.cache.loader
-        loading = driver.run(lambda: loader.begin_with(stored, namespace))
-        if loading is None:
-            yield None
-            return
-        try:
-            while driver.run(lambda: loader.step(loading)):
-                pass
-            yield loading
-        finally:
-            driver.run(lambda: loader.release(loading))
-
-    def copied(self, copying: Copying) -> StoredState:
-        """Copy what was begun to its end, a few MiB between two steps of the streams.
-
-        Raises:
-            StateError: its cells went before they were copied.
-        """
-        driver, saving = self.driver, self.cache.saving
-        while copying.result is None:
-            driver.run(lambda: saving.advance(copying))
-        return copying.result
-
-    def warm_up(self) -> None:
-        """Let the first request take no longer than others. Nothing may be in memory yet."""
-        if self.generates:
-            self.driver.run(self.context.warm_up)
-
-    def copy_out(self, seconds: float) -> bool:
-        """Copy what is to be saved out of the context, a few MiB between two steps of the streams.
-
-        Returns:
-            False if that takes longer than ``seconds``; the rest is copied later.
-        """
-        end = time.monotonic() + seconds
-        driver, saving = self.driver, self.cache.saving
-        while driver.run(saving.step):
-            if time.monotonic() >= end:
-                return False
-        return True
-
-    def write_out(self, seconds: float) -> bool:
-        """The same, and wait until the store that was set has written it."""
-        end = time.monotonic() + seconds
-        copied, store = self.copy_out(seconds), self.cache.saved
-        return copied and (store is None or store.wait(0, max(0.0, end - time.monotonic())))
-
-    def close(self) -> None:
-        """Free everything; in a forked child, nothing.
-
-        Raises:
-            LlamaError: it is called from a callback of a request; nothing was freed.
-        """
-        if self._generating is not None and not self.inherited:
-            self._generating.driver.refuse_callbacks()
-        if self._embedding_queue is not None:
-            self._embedding_queue.close()
-        if self.media is not None and not self.inherited:
-            self.media.close()
-        if self._generating is not None:
-            self._generating.driver.close()
-            store = self._generating.cache.saved
-            if store is not None and not store.closed and not store.wait(0, _PATIENCE):
-                _log.warning("the model was closed before all conversations were written")
-        self._model.close()
-
-
-def _vocabulary_only() -> ParameterError:
-    return ParameterError(
-        "this model was loaded with vocab_only=True: it can tokenize, and nothing else; load it "
-        "without"
-    )
 
 
 def load(weights: Weights, arguments: Mapping[str, Any]) -> LoadedModel:
@@ -452,7 +140,7 @@ def _start(
     context: Context,
     arguments: Mapping[str, Any],
     speculative: Speculative | None,
-) -> tuple[_Generating, list[tuple[LoraAdapter, float]]]:
+) -> tuple[Generating, list[tuple[LoraAdapter, float]]]:
     adapters = _adapters(model, arguments)
     if adapters:
         context.set_adapters(adapters)
@@ -478,7 +166,7 @@ def _start(
         max_waiting=arguments["max_waiting"],
         in_place=arguments["in_place"],
     )
-    return _Generating(context, cache, driver), adapters
+    return Generating(context, cache, driver), adapters
 
 
 def _note_copy(costs: Costs, into: bool, tokens: int, seconds: float) -> None:

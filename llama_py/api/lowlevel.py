@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.api.call import LastCalls, Outcome
-from llama_py.api.loading import LoadedModel
+from llama_py.api.port import LoadedModel, ModelPort
 from llama_py.api.rendering import Rendering
 from llama_py.api.score_table import ScoreTable
 from llama_py.core.sampling.sampler import Sampler
@@ -43,13 +43,13 @@ class ByHand:
 
     def __init__(
         self,
-        loaded: LoadedModel,
+        port: ModelPort,
         rendering: Rendering,
         last: LastCalls,
         *,
         logits_all: bool,
     ) -> None:
-        self._loaded = loaded
+        self._port = port
         self._rendering = rendering
         self._last = last
         self.logits_all = logits_all
@@ -59,6 +59,10 @@ class ByHand:
     def _forget_rows(self) -> None:
         self._scores = ScoreTable()
         self._sampler: _Sampling | None = None
+
+    @property
+    def _loaded(self) -> LoadedModel:
+        return self._port.here()
 
     # -- evaluating -----------------------------------------------------------------------------
 
@@ -73,10 +77,15 @@ class ByHand:
         return len(self.sequence.tokens) if self.sequence is not None else 0
 
     @property
+    def row(self) -> NDArray[np.float32] | None:
+        """The logits at the last evaluated position, if there is one."""
+        return self._loaded.engine.requests.last_logits
+
+    @property
     def last_logits(self) -> NDArray[np.float32]:
         """See ``Llama.last_logits``."""
         _ = self._loaded.model.pointer  # raises after close(): no sampling from a freed model
-        logits = self._loaded.engine.requests.last_logits
+        logits = self.row
         if logits is None:
             raise LlamaError("nothing was evaluated yet; call eval() or create a completion first")
         return logits
@@ -100,7 +109,7 @@ class ByHand:
     def _eval(self, tokens: Sequence[int], wanted: Callable[[], bool]) -> None:
         cache, sequence = self._loaded.cache, self.sequence
         # An interrupt in place may have cleared the memory.
-        if sequence is None or cache.live.get(sequence.number) is not sequence:
+        if sequence is None or sequence not in cache.live:
             sequence = cache.take()
             if sequence is None:
                 raise LlamaError("every sequence is busy; wait for a request, or raise n_seq_max")
@@ -116,8 +125,13 @@ class ByHand:
         if sampling is not None and sampling.hear(tokens):
             self._sampler = sampling
 
+    def let_go(self) -> None:
+        """Let other calls reuse what ``eval`` evaluated."""
+        if self.sequence is not None:
+            self._loaded.driver.run(self.release)
+
     def release(self) -> None:
-        """Let other calls reuse what ``eval`` evaluated; in the engine's thread."""
+        """The same, in the engine's thread."""
         self._forget_rows()
         sequence, self.sequence = self.sequence, None
         if sequence is not None:

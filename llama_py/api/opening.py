@@ -20,7 +20,7 @@ from llama_py.options.values import read_path
 
 if TYPE_CHECKING:
     from llama_py.api.kept.model_cache import ModelCache
-    from llama_py.api.loading import LoadedModel
+    from llama_py.api.port import ModelPort
     from llama_py.api.runtime import Runtime
 
 __all__ = ["open_model"]
@@ -54,9 +54,9 @@ def open_model(
         path, options = _by_name(path, options, given)
     arguments = {"model_path": path, **options}
     template, chat_format = _read_template(options)
-    loaded = _loaded(arguments, given)
+    port = _loaded(arguments, given)
 
-    from llama_py.api.kept.snapshots import check_slots
+    from llama_py.api.kept.model_cache import ModelCache
     from llama_py.api.rendering import ChatSettings
     from llama_py.api.runtime import Runtime
 
@@ -69,15 +69,8 @@ def open_model(
         json_calls=options["json_calls"],
         overflow=options["overflow"],
     )
-    runtime = Runtime(loaded, arguments, given, settings, template, chat_format)
-    slots = check_slots(options["prefix_cache_slots"])
-    if loaded.isolated:
-        from llama_py.api.isolation.remote import IsolatedCache
-
-        return runtime, IsolatedCache(runtime, slots)
-    from llama_py.api.kept.model_cache import ModelCache
-
-    return runtime, ModelCache(runtime, slots)
+    runtime = Runtime(port, arguments, given, settings, template, chat_format)
+    return runtime, ModelCache(runtime, options["prefix_cache_slots"])
 
 
 def _by_name(
@@ -94,7 +87,7 @@ def _by_name(
     return found.path, {**options, "mmproj": found.projector}
 
 
-def _loaded(arguments: Mapping[str, Any], given: dict[str, Any]) -> LoadedModel:
+def _loaded(arguments: Mapping[str, Any], given: dict[str, Any]) -> ModelPort:
     if arguments["isolate"]:
         from llama_py.api.isolation.isolated import load_isolated
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_py.api.loading import LoadedModel
+from llama_py.api.port import ModelPort
 from llama_py.core.vocab import Vocab
 from llama_py.errors import (
     LlamaError,
@@ -144,13 +144,13 @@ class Rendering:
 
     def __init__(
         self,
-        loaded: LoadedModel,
+        port: ModelPort,
         settings: ChatSettings,
         template: str | None,
         chat_format: str | None,
         tool_form: str = "auto",
     ) -> None:
-        self._loaded = loaded
+        self._port = port
         self._settings = settings
         self._text = template
         self._tool_form = tool_form
@@ -167,7 +167,7 @@ class Rendering:
                 ``chat_format``.
             ClosedError: after ``close()``.
         """
-        model, template = self._loaded.model, self._template
+        model, template = self._port.model, self._template
         if template is not None:
             return template
         from llama_py.chat.templates.template import ChatTemplate
@@ -193,7 +193,7 @@ class Rendering:
 
     def call_context(self) -> ModelContext:
         """The facts for a call that comes now."""
-        model, settings, media = self._loaded.model, self._settings, self._loaded.media
+        model, settings, media = self._port.model, self._settings, self._port.media
         sees, hears = self.senses
         reading = MediaReading()
         return ModelContext(
@@ -213,7 +213,7 @@ class Rendering:
     @property
     def senses(self) -> tuple[bool, bool]:
         """Whether the model sees, and whether it hears; no projector is loaded to find out."""
-        media = self._loaded.media
+        media = self._port.media
         if media is None or media.path is None:
             return False, False
         if media.loaded is not None:
@@ -238,7 +238,7 @@ class Rendering:
         from llama_py.chat.content import render_content
         from llama_py.chat.media import render_media
 
-        model, formatter = self._loaded.model, self._formatter
+        model, formatter = self._port.model, self._formatter
         model.check_open()
 
         def as_it_is(request: ChatRequest) -> RenderedChat:
@@ -253,7 +253,7 @@ class Rendering:
         def safely(request: ChatRequest) -> RenderedChat:
             return render_content(request, as_it_is, self._markup_of_chats, mode)
 
-        media = self._loaded.media
+        media = self._port.media
         most = media.limits.most_media if media is not None else 0
         read = partial(self._read_medium, reading or MediaReading())
         return render_media(request, safely, read, most)
@@ -265,14 +265,14 @@ class Rendering:
 
         said = text if isinstance(text, str) else bytes(text).decode("utf-8", "surrogateescape")
         raw = said.encode("utf-8", "surrogateescape" if said is not text else "surrogatepass")
-        keys = TextKeys(self._loaded.model.vocab)
+        keys = TextKeys(self._port.model.vocab)
         places = byte_ranges(said, self._markup_of_chats().token_ranges(said))
         return keys.read(keys.mark(raw, places), add_special=add_bos)
 
     def _read_medium(
         self, reading: MediaReading, part: ImagePart | AudioPart, where: str
     ) -> Medium:
-        media = self._loaded.media
+        media = self._port.media
         if media is None:
             raise ParameterError(
                 f"{where}: this model does not generate, so it takes no pictures or sounds"
@@ -283,7 +283,7 @@ class Rendering:
         if self._markup is None:
             from llama_py.chat.templates.markup import Markup
 
-            formatter, model = self._formatter, self._loaded.model
+            formatter, model = self._formatter, self._port.model
             sources = formatter.sources(model) if formatter else self.template.sources
             self._markup = Markup.of(model.vocab.special_texts(), sources)
         return self._markup

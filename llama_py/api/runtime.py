@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from llama_py.api.call import Call, LastCalls, Outcome, ReplyStream, failure_of
-from llama_py.api.loading import LoadedModel
 from llama_py.api.lowlevel import ByHand
 from llama_py.api.overflow import MessageSizes, OverflowReport, fit
+from llama_py.api.port import LoadedModel, ModelPort
 from llama_py.api.rendering import ChatSettings, ModelContext, Rendering
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.openai.completions import CompletionCall, parse_completion
@@ -37,7 +38,7 @@ class Runtime:
     that ``del`` frees everything at once.
 
     Args:
-        loaded: the model, its context, and the engine that drives them; it belongs to this.
+        port: the model; it belongs to this.
         arguments: those of ``Llama``, as ``options.LOAD`` completed them, and ``model_path``.
         given: those that somebody gave; a copy of the ``Llama`` is made with them.
         settings: what calls get that say nothing else.
@@ -45,8 +46,7 @@ class Runtime:
         chat_format: the name of a format in place of any template, or None.
 
     Attributes:
-        loaded, given, settings: as they were passed; the last two may be changed between
-            calls.
+        port, given, settings: as they were passed; the last two may be changed between calls.
         rendering: conversations to prompts.
         calls: arguments to checked calls.
         by_hand: evaluating token by token.
@@ -58,37 +58,42 @@ class Runtime:
 
     def __init__(
         self,
-        loaded: LoadedModel,
+        port: ModelPort,
         arguments: Mapping[str, Any],
         given: dict[str, Any],
         settings: ChatSettings,
         template: str | None,
         chat_format: str | None,
     ) -> None:
-        self.loaded = loaded
+        self.port = port
         self.given = given
         self.settings = settings
         self.last = last = LastCalls()
-        rendering = Rendering(loaded, settings, template, chat_format, arguments["tool_form"])
+        rendering = Rendering(port, settings, template, chat_format, arguments["tool_form"])
         self.rendering = rendering
-        self.calls = Calls(loaded, settings, rendering, last)
-        self.by_hand = ByHand(loaded, rendering, last, logits_all=arguments["logits_all"])
+        self.calls = Calls(port, settings, rendering, last)
+        self.by_hand = ByHand(port, rendering, last, logits_all=arguments["logits_all"])
         self._pooling_type: int = arguments["pooling_type"]
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The model itself, for the parts of this package that compute; see ``ModelPort.here``."""
+        return self.port.here()
 
     @cached_property
     def embedding(self) -> EmbeddingLists:
         """Calls that embed; what only they need is imported with the first one."""
         from llama_py.api.embedding.lists import EmbeddingLists
 
-        return EmbeddingLists(self.loaded, self._pooling_type)
+        return EmbeddingLists(self.port, self._pooling_type)
 
     def submit(self, requests: Sequence[GenerationRequest], *, whole: bool = False) -> Events:
         """Queue the requests of a call, all or none; see ``Events``.
 
         What ``eval`` evaluated is let go before: one of them may begin with it.
         """
-        port, first = self.loaded.port, self.by_hand.release
-        return Events(port, requests, whole=whole, first=first)
+        queue, first = self.port.queue, self.by_hand.release
+        return Events(queue, requests, whole=whole, first=first)
 
     def submit_from(
         self,
@@ -100,8 +105,8 @@ class Runtime:
         """Queue the requests of a call whose events an event loop reads; see ``AsyncEvents``."""
         from llama_py.engine.async_events import AsyncEvents  # and asyncio: a tenth of the start
 
-        port, first = self.loaded.port, self.by_hand.release
-        return AsyncEvents(port, requests, loop, whole=whole, first=first)
+        queue, first = self.port.queue, self.by_hand.release
+        return AsyncEvents(queue, requests, loop, whole=whole, first=first)
 
     def respond(self, call: Call) -> Any:
         """The whole reply of a call, or with ``stream`` the stream of its chunks."""
@@ -139,9 +144,14 @@ class Runtime:
             outcome.note_end()
         return events.records[0]
 
+    def limit_reuse(self, *, reuse: bool, text: bool) -> None:
+        """Let later calls find nothing, tokens only, or texts in memory; for measurements."""
+        cache = self.loaded.cache
+        cache.limits = replace(cache.limits, reuse=reuse, text=text)
+
     def close(self) -> None:
         """Free everything; in a forked child, nothing."""
-        self.loaded.close()
+        self.port.close()
         self.rendering.close()
 
 
@@ -157,19 +167,19 @@ class Calls:
     """Parses the calls of one model, for both faces, and measures prompts."""
 
     def __init__(
-        self, loaded: LoadedModel, settings: ChatSettings, rendering: Rendering, last: LastCalls
+        self, port: ModelPort, settings: ChatSettings, rendering: Rendering, last: LastCalls
     ) -> None:
-        self._loaded = loaded
+        self._port = port
         self._settings = settings
         self._last = last
         self._rendering = rendering
-        self._sizes = MessageSizes(partial(_count, loaded.model.vocab))
+        self._sizes = MessageSizes(partial(_count, port.model.vocab))
 
     def completion(
         self, prompt: str | Sequence[int], stream: bool, options: Mapping[str, Any]
     ) -> Call:
         """A call of ``create_completion``."""
-        vocab = self._loaded.model.vocab
+        vocab = self._port.model.vocab
         if isinstance(prompt, str) and vocab.add_bos and vocab.bos >= 0:
             bos = vocab.piece(vocab.bos).decode("utf-8", "replace")
             if bos and prompt.startswith(bos):  # llama-cpp-python warns of it as well
@@ -207,7 +217,7 @@ class Calls:
         tools = options.get("tools") or options.get("functions")
         kept, dropped = fit(
             count,
-            self._loaded.facts.limit,
+            self._port.facts.limit,
             policy,
             messages,
             size=lambda each: self._sizes.of(each) + cells.get(id(each), 0),
@@ -245,7 +255,7 @@ class Calls:
         """
         request = GenerationRequest(prompt, namespace=namespace)
         try:
-            return self._loaded.count(request)
+            return self._port.count(request)
         except ContextOverflowError:  # it may say no more than that
             return len(self.tokens_of(prompt))
 
@@ -253,7 +263,7 @@ class Calls:
         """The tokens that a freshly loaded model would give a prompt, without cached replies."""
         if prompt.tokens is not None:
             return [*prompt.tokens]
-        text_keys = self._loaded.text_keys
+        text_keys = self._port.text_keys
         text = text_keys.mark(prompt.text or b"", prompt.plain, prompt.text_media)
         return text_keys.read(text, add_special=prompt.add_special)
 

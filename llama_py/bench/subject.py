@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import platform
 import time
@@ -158,8 +157,7 @@ def conditions(options: argparse.Namespace, n_ctx: int) -> dict[str, Any]:
 
 def set_reuse(llm: Llama, mode: str) -> None:
     """Select reuse: ``off`` (none), ``token`` (only token prefixes) or ``text`` (all)."""
-    cache = llm.runtime.loaded.cache
-    cache.limits = dataclasses.replace(cache.limits, reuse=mode != "off", text=mode == "text")
+    llm.runtime.limit_reuse(reuse=mode != "off", text=mode == "text")
 
 
 def counter(llm: Llama) -> Any:
@@ -245,7 +243,7 @@ def tolerance(llm: Llama) -> float:
     With quantized weights, their inputs are quantized as well, which magnifies small differences.
     """
     unquantized = llm.metadata.get("general.file_type") == "0"
-    return 1e-8 if unquantized and llm.runtime.loaded.context.params.flash_attn is False else 2e-3
+    return 1e-8 if unquantized and llm.runtime.given.get("flash_attn") is False else 2e-3
 
 
 class Verifier:

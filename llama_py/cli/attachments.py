@@ -38,7 +38,7 @@ class Attachments:
         from llama_py.media.objects import Image
         from llama_py.media.reading import MediaReading
 
-        media = self._llm.runtime.loaded.media
+        media = self._llm.runtime.port.media
         if media is None:
             raise ParameterError(
                 f"{name}: this model does not generate, so it takes no pictures or sounds"

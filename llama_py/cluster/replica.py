@@ -17,6 +17,7 @@ from typing import Any, cast
 from starlette.applications import Starlette
 from starlette.types import Message
 
+from llama_py.api.kept.conversations import Conversations
 from llama_py.api.llama import Llama
 from llama_py.cluster.ask import AnswerHead, AnswerTail, Ask, Piece
 from llama_py.cluster.held import HeldTexts
@@ -25,7 +26,6 @@ from llama_py.cluster.responses import SharedResponses
 from llama_py.errors import ClosedError
 from llama_py.server.app import create_app
 from llama_py.server.config.settings import Settings
-from llama_py.server.kept.sessions import conversations_of
 from llama_py.server.lifecycle import Phase
 from llama_py.server.service import Service
 from llama_py.server.transport.extras import CALLER
@@ -231,6 +231,7 @@ def _in_memory(
         own = [index for index, (_, (model, _)) in enumerate(prompts) if model == name]
         found = [(prompts[index][0], prompts[index][1][1]) for index in own]
         with contextlib.suppress(ClosedError):  # it was unloaded just now
-            for index, count in zip(own, conversations_of(llama).in_memory(found), strict=True):
+            counts = Conversations(llama.runtime.port).in_memory(found)
+            for index, count in zip(own, counts, strict=True):
                 counts[index] = count
     return counts

@@ -347,7 +347,7 @@ class ByHand:
                 "Failed to set llama state data: this LlamaState was not made by save_state() of "
                 "this library; states of llama-cpp-python cannot be read"
             )
-        if native.stored.fingerprint == self.native.runtime.loaded.fingerprint:
+        if native.stored.fingerprint == self.native.runtime.port.fingerprint:
             self._position.forget_by_hand()
             self.native.reset()
         self.native.load_state(native)

@@ -84,7 +84,7 @@ class CacheUse:
         if self._mapping is not None:
             return None
         native, store = llm.native, self.cache.store
-        found = store.find(np.array(tokens, np.int32), native.runtime.loaded.fingerprint)
+        found = store.find(np.array(tokens, np.int32), native.runtime.port.fingerprint)
         best = max(found, key=lambda each: each.matched, default=None)
         stored = None if best is None or not best.matched else store.get(best.key)
         return None if stored is None else llm._state_of(NativeState(stored))

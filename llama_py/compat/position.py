@@ -110,7 +110,7 @@ class Position:
         if self._logits_all and self.by_hand:
             return self._native.scores
         rows = np.zeros((max(count, 1), self._native.n_vocab()), np.single)
-        last = self._native.runtime.loaded.engine.requests.last_logits
+        last = self._native.runtime.by_hand.row
         known = self.by_hand or self._tokens is None
         if count and last is not None and known:
             rows[count - 1] = last
@@ -147,8 +147,7 @@ class Position:
 
     def forget_by_hand(self) -> None:
         """End the sequence of ``eval``; what it evaluated stays in the cache."""
-        if self._native.runtime.by_hand.sequence is not None:
-            self._native.runtime.loaded.driver.run(self._native.runtime.by_hand.release)
+        self._native.runtime.by_hand.let_go()
         self.by_hand = False
 
 

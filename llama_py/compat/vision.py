@@ -149,7 +149,7 @@ class _Pictures:
 
     def _show(self, native: NativeLlama) -> None:
         """Let a model see by the handler's projector, which is loaded with the first picture."""
-        media, path = native.runtime.loaded.media, Path(self.clip_model_path)
+        media, path = native.runtime.port.media, Path(self.clip_model_path)
         if media is None:
             raise ParameterError(f"{native.model_path} does not generate, so it takes no pictures")
         with _CHOOSING:
@@ -170,7 +170,7 @@ class _Pictures:
 
     def _loaded(self, messages: list[Any], native: NativeLlama) -> list[Any]:
         """Messages with the pictures themselves in place of what only the handler may read."""
-        media = native.runtime.loaded.media
+        media = native.runtime.port.media
         limited = media is not None and bool(media.limits.paths)
         own = type(self).load_image is not _Pictures.load_image
 

@@ -149,7 +149,7 @@ class Admission:
             if other.state is RequestState.PREFILL and other.lease is not None and not other.paused:
                 if other.lease.held < position:
                     return True
-                self._cache.commit(other.lease.sequence, other.lease.prompt)
+                self._cache.index.commit(other.lease.sequence, other.lease.prompt)
             waiting.waits_for = None
         request = waiting.request
         if request.generation.prompt_logprobs or request.targets or not request.reuse:
@@ -216,7 +216,7 @@ class Admission:
         most = running.request.generation.max_tokens
         left = _REPLY if most is None else most - len(running.record.generated)
         cells = len(running.prompt.tokens) + min(left, _REPLY)
-        self._cache.make_room_for(min(cells, self._cache.limit))
+        self._cache.live.make_room_for(min(cells, self._cache.limit))
 
     def _resolve_again(self, running: Generation) -> None:
         """Replies that were cached since it was submitted may save evaluating their text."""
@@ -257,7 +257,7 @@ class Admission:
             )
             running.n_resumed, running.lease, running.preempted = len(generated), None, True
             self._cache.release(lease)
-            if self._cache.live.get(lease.sequence.number) is lease.sequence:
-                self._cache.evict(lease.sequence)
+            if lease.sequence in self._cache.live:
+                self._cache.live.evict(lease.sequence)
         self._requests.send_back(running)
         self._requests.metrics.preempted += 1

@@ -105,7 +105,7 @@ class Books:
             self._requests.metrics.evaluated += prefill.count
             if not lease.remaining:
                 running.state = RequestState.DECODING
-                self._cache.commit(lease.sequence, lease.prompt)
+                self._cache.index.commit(lease.sequence, lease.prompt)
                 due.append((running, row))
         # All checkpoints are taken before any callback, which may take its time.
         for prefill, row in zip(plan.prefills, rows[verified:], strict=True):
@@ -146,7 +146,7 @@ class Books:
 
     def _out_of_cells(self, involved: list[Generation]) -> None:
         """Offload an idle conversation; else let one request start again later."""
-        if self._cache.make_room() or self._cache.transfers.free_loaded():
+        if self._cache.live.make_room() or self._cache.transfers.free_loaded():
             return
         if len(self._requests.running) > 1:
             self._admission.preempt_one()

@@ -244,7 +244,7 @@ class Engine:
                 chunk = tokens[start : start + size]
                 rows += self._evaluate_chunk(sequence, chunk, every, wanted)
         except LlamaError:
-            self.cache.trim(sequence)
+            self.cache.live.trim(sequence)
             raise
         self.requests.last_logits, self.requests.last_sequence = rows[-1], sequence
         return rows
@@ -258,12 +258,12 @@ class Engine:
     ) -> list[NDArray[np.float32]]:
         position = sequence.end
         code = ABORTED
-        while code == ABORTED or (code == 1 and self.cache.make_room()):
+        while code == ABORTED or (code == 1 and self.cache.live.make_room()):
             if not wanted():
                 raise RequestCancelled("the evaluation was interrupted")
             code = self.runner.decode_tokens(tokens, position, sequence.number, every)
             if code == ABORTED:  # it may have been meant for a request that has ended
-                self.cache.trim(sequence)
+                self.cache.live.trim(sequence)
         if code:
             raise DecodeError(describe(code), code)
         sequence.tokens.extend(tokens)

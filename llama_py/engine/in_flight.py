@@ -136,11 +136,11 @@ class InFlight:
             running.record.request = running.record.request.without_callbacks()
             self.cache.transfers.forget(running)
             running.sampler.close()
-            if lease is not None and self.cache.live.get(lease.sequence.number) is lease.sequence:
+            if lease is not None and lease.sequence in self.cache.live:
                 self._give_back(running, lease, pinned=event.error is None)
         except BaseException:  # nobody else knows of the sequence, whose state is not certain now
             if lease is not None:
-                self.cache.drop(lease.sequence)
+                self.cache.live.drop(lease.sequence)
             raise
         finally:
             running.lease = None
@@ -148,7 +148,7 @@ class InFlight:
     def _give_back(self, running: Generation, lease: Lease, *, pinned: bool) -> None:
         """Leave the sequence of a request that ends to others, and what it holds for reuse."""
         if running.request.pin and pinned:
-            self.cache.pin(running.prompt)
+            self.cache.live.pin(running.prompt)
         if lease.drafted:
             self.cache.rewind(lease)
         ends, transient = self._reply_ends(running), bool(running.request.targets)

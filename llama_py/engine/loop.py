@@ -320,7 +320,7 @@ class Loop:
         self.stopped = True
         cache = self.engine.cache
         cache.saving.flush()
-        store = cache.saved
+        store = cache.stores.saved
         if store is not None and not store.closed:
             store.wait(0, _LAST_MOMENTS)  # it may have waited for the last time already
 

@@ -25,13 +25,13 @@ from typing import Any
 from llama_py.errors import LlamaError
 from llama_py.memory.apply_plan import PlanApplier
 from llama_py.memory.costs import Costs
-from llama_py.memory.index import CacheIndex, Checkpoints
+from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.live import LiveSet
 from llama_py.memory.plan import Action, ReusePlan
 from llama_py.memory.planner import Planner
 from llama_py.memory.resolve import PromptResolver
-from llama_py.memory.saving import WORTH_SAVING, Saving
+from llama_py.memory.saving import Saving
 from llama_py.memory.sequences import (
     CacheInfo,
     Lease,
@@ -85,7 +85,10 @@ class SequenceCache:
     Attributes:
         namespace: that of prompts which name none: the adapters that the context uses.
         limit: tokens that one sequence can hold.
-        index: what is in memory.
+        live: the sequences in memory.
+        index: where tokens and texts are found in them, and their checkpoints.
+        stores: the tiers below, and the pins.
+        applier: begins a sequence, or a copy of one.
         text_keys: texts as keys.
         saving: conversations on their way to the saving store.
         loader: conversations on their way back from a store.
@@ -113,20 +116,20 @@ class SequenceCache:
         self.limit = min(memory.n_ctx_seq, traits.max_position or memory.n_ctx_seq)
         self.text_keys = TextKeys(tokenizer)
         self.index = CacheIndex(self.text_keys, limits.checkpoint_bytes, limits.checkpoint_count)
-        self._stores = Stores(memory, traits, self.index, fingerprint, offload_store, costs)
-        self.saving = Saving(self._stores, clock)
-        self._live = LiveSet(memory, traits, self.index, self._stores, self.saving)
-        self._planner = Planner(memory, traits, self.index, self._stores)
-        self.loader = StateLoader(memory, self._live, self._stores, self.saving, clock)
-        self._applier = PlanApplier(
-            memory, traits, self.index, self._live, self._stores, self.saving, self.loader
+        self.stores = Stores(memory, traits, self.index, fingerprint, offload_store, costs)
+        self.saving = Saving(self.stores, clock)
+        self.live = LiveSet(memory, traits, self.index, self.stores, self.saving)
+        self._planner = Planner(memory, traits, self.index, self.stores)
+        self.loader = StateLoader(memory, self.live, self.stores, self.saving, clock)
+        self.applier = PlanApplier(
+            memory, traits, self.index, self.live, self.stores, self.saving, self.loader
         )
         own: Any = weakref.proxy(self)  # in a circle, it would be freed by the collector only
         self.transfers = Transfers(
             traits,
             self.index,
-            self._live,
-            self._stores,
+            self.live,
+            self.stores,
             self.saving,
             self.loader,
             partial(SequenceCache._planned, own),
@@ -134,56 +137,10 @@ class SequenceCache:
         self._resolver = PromptResolver(
             self.text_keys,
             self.index,
-            self._stores,
+            self.stores,
             self.limit,
             use_text=limits.reuse and limits.text,
         )
-
-    # -- what there is --------------------------------------------------------------------------
-
-    @property
-    def live(self) -> dict[int, LiveSequence]:
-        """The sequences in memory, by number."""
-        return self._live.by_number
-
-    @property
-    def checkpoints(self) -> Checkpoints:
-        """Partial states of places to go back to."""
-        return self.index.checkpoints
-
-    @property
-    def offload_store(self) -> StateStore | None:
-        """The store for sequences that have to make room."""
-        return self._stores.offload_store
-
-    @property
-    def saved(self) -> StateStore | None:
-        """The store that every conversation is written to when a request ends. It may outlive the
-        process and be shared with others."""
-        return self._stores.saved
-
-    @saved.setter
-    def saved(self, store: StateStore | None) -> None:
-        self._stores.saved = store
-
-    @property
-    def stores(self) -> list[StateStore]:
-        """The tiers below the context, fastest first. One that its owner has closed is given up."""
-        return self._stores.open
-
-    @property
-    def offloaded(self) -> int:
-        """How often a sequence had to go, and a copy of it was kept."""
-        return self._stores.offloaded
-
-    @property
-    def dropped(self) -> int:
-        """How often a sequence had to go without a copy."""
-        return self._stores.dropped
-
-    def cells_used(self) -> int:
-        """Cells in use: tokens of all sequences, those that are copies of others counted once."""
-        return self._live.cells_used()
 
     # -- prompts --------------------------------------------------------------------------------
 
@@ -264,7 +221,7 @@ class SequenceCache:
         else:
             plan, why = ReusePlan(Action.EVALUATE), Refused("", "reuse is off")
         info = CacheInfo(action=plan.action.value, reason=why.why, refused=why.kind)
-        sequence = self._applier.begin(plan, prompt, info, self.transfers.load_of(owner))
+        sequence = self.applier.begin(plan, prompt, info, self.transfers.load_of(owner))
         if sequence is None:
             return None
         self.transfers.forget(owner)
@@ -284,7 +241,7 @@ class SequenceCache:
             info.reason = info.refused = ""
             # A prompt that is evaluated gets a checkpoint here; so that it is found again when what
             # follows has passed its window, one that a longer sequence held gets it, too.
-            self._live.take_checkpoint(sequence)
+            self.live.take_checkpoint(sequence)
         cuts = self._planner.cuts(prompt, info.reused) if self.limits.reuse else []
         return Lease(sequence, prompt, cuts, info)
 
@@ -295,7 +252,7 @@ class SequenceCache:
         if lease.cuts and lease.cuts[0] <= len(tokens):
             place = lease.cuts.pop(0)
             if place == len(tokens) and self.limits.reuse:
-                self._live.take_checkpoint(lease.sequence)
+                self.live.take_checkpoint(lease.sequence)
 
     def release(
         self,
@@ -316,20 +273,20 @@ class SequenceCache:
         """
         sequence = lease.sequence
         if transient and lease.info.action == Action.FORK.value:
-            self.drop(sequence)
+            self.live.drop(sequence)
             return
         sequence.busy, sequence.transient = False, transient
         sequence.pending, sequence.pending_ends = tuple(pending), frozenset()
         sequence.touch()
         if not sequence.tokens:
-            self.drop(sequence)
+            self.live.drop(sequence)
             return
-        self.commit(sequence, lease.prompt, ends)
-        self.save(sequence)
+        self.index.commit(sequence, lease.prompt, ends)
+        self.saving.begin(sequence)
 
     def repair(self, lease: Lease) -> None:
         """A decode failed: find out what is left in memory, and keep only what is certain."""
-        self.trim(lease.sequence)
+        self.live.trim(lease.sequence)
         lease.drafted, lease.restart = 0, None
         lease.cuts = [cut for cut in lease.cuts if cut > lease.held]
 
@@ -354,12 +311,12 @@ class SequenceCache:
         """
         sequence, restart = lease.sequence, lease.restart
         lease.drafted, lease.restart = 0, None
-        if sequence not in self._live:
+        if sequence not in self.live:
             return
-        if restart is not None and not self._live.agrees(sequence):
-            self._live.go_back(sequence, *restart)
+        if restart is not None and not self.live.agrees(sequence):
+            self.live.go_back(sequence, *restart)
         else:
-            self._live.trim(sequence)
+            self.live.trim(sequence)
 
     def add_cut(self, lease: Lease, length: int) -> None:
         """Let a chunk of its prompt end after this many tokens: somebody goes on from there.
@@ -373,7 +330,7 @@ class SequenceCache:
 
     def take(self, *, namespace: Namespace | None = None) -> LiveSequence | None:
         """An empty sequence for a caller who evaluates by hand; None if all are busy."""
-        sequence = self._live.obtain(self._or_default(namespace))
+        sequence = self.live.obtain(self._or_default(namespace))
         if sequence is not None:
             sequence.busy = sequence.by_hand = True
         return sequence
@@ -383,66 +340,17 @@ class SequenceCache:
         sequence.busy = sequence.by_hand = False
         sequence.touch()
         if sequence.tokens:
-            self.commit(sequence)
+            self.index.commit(sequence)
         else:
-            self.drop(sequence)
-
-    def commit(
-        self,
-        sequence: LiveSequence,
-        prompt: ResolvedPrompt | None = None,
-        ends: Collection[int] = (),
-    ) -> None:
-        """Let what ``sequence`` holds be found (see ``CacheIndex.commit``)."""
-        self.index.commit(sequence, prompt, ends)
-
-    def trim(self, sequence: LiveSequence) -> None:
-        """Remove from the memory what was decoded beyond ``sequence.tokens``."""
-        self._live.trim(sequence)
-
-    def drop(self, sequence: LiveSequence) -> None:
-        """Forget a sequence and free its cells."""
-        self._live.drop(sequence)
-
-    def evict(self, sequence: LiveSequence) -> None:
-        """Offload a sequence in the store, and free its cells."""
-        self._live.evict(sequence)
-
-    def make_room(self) -> bool:
-        """Offload the least recently used idle sequence; False if there is none."""
-        return self._live.make_room()
-
-    def make_room_for(self, cells: int) -> None:
-        """Offload idle sequences until this many cells are free, but for those that are pinned."""
-        self._live.make_room_for(cells)
-
-    def copy_prefix(self, source: LiveSequence, length: int) -> LiveSequence:
-        """A sequence that holds the first ``length`` tokens of another.
-
-        Raises:
-            StateError: this memory cannot give them back, or every sequence is busy.
-        """
-        return self._applier.copy_prefix(source, length)
-
-    def cut_back(self, sequence: LiveSequence, length: int) -> bool:
-        """Cut an idle sequence to its first ``length`` tokens; False if this memory cannot."""
-        return self._applier.cut_back(sequence, length)
+            self.live.drop(sequence)
 
     def clear(self) -> None:
         """Forget every sequence, checkpoint and pin, and clear the context's memory."""
         self.saving.flush()
-        self._live.clear()
-        self._stores.clear()
+        self.live.clear()
+        self.stores.clear()
 
     # -- stores ---------------------------------------------------------------------------------
-
-    def save(self, sequence: LiveSequence, *, least: int = WORTH_SAVING) -> None:
-        """Have a sequence written to the saving store, if it grew by ``least`` tokens since."""
-        self.saving.begin(sequence, least=least)
-
-    def export(self, sequence: LiveSequence) -> StoredState:
-        """Everything that is needed to bring ``sequence`` back, elsewhere or later."""
-        return self._stores.export(sequence)
 
     def bring_in(
         self,
@@ -460,43 +368,4 @@ class SequenceCache:
             FingerprintError: it was made in another namespace, or under other settings.
             StateError: the state does not fit this context.
         """
-        return self._applier.bring_in(stored, self._or_default(namespace), loading)
-
-    # -- pins -----------------------------------------------------------------------------------
-
-    def pin(self, prompt: ResolvedPrompt) -> int:
-        """Keep the beginning that ``prompt`` is, as long as there is room for anything else.
-
-        A pin belongs to these tokens, not to the sequence that holds them now: a prompt that goes
-        on behind them gets a sequence of its own, if there is one, and otherwise a copy of them is
-        offloaded. Pinning again changes nothing.
-
-        Returns:
-            How many of the tokens are in memory now; what is missing is kept once it is evaluated.
-        """
-        return self._live.pin(prompt)
-
-    def unpin(self, prompt: ResolvedPrompt) -> bool:
-        """Let a pinned prompt (the same tokens, or the same text) be evicted like any other.
-
-        Returns:
-            False if it was not pinned.
-        """
-        return self._live.unpin(prompt)
-
-    def unpin_all(self) -> None:
-        """Let everything be evicted."""
-        for pin in self._stores.pins:
-            self.unpin(ResolvedPrompt(pin.tokens, namespace=pin.namespace))
-
-    @property
-    def pins(self) -> list[ResolvedPrompt]:
-        """The pinned prefixes."""
-        return [
-            ResolvedPrompt(pin.tokens, pin.text, namespace=pin.namespace)
-            for pin in self._stores.pins
-        ]
-
-    def is_pinned(self, sequence: LiveSequence) -> bool:
-        """Whether a sequence is kept for a pin."""
-        return sequence in self._stores.pins.keepers()
+        return self.applier.bring_in(stored, self._or_default(namespace), loading)

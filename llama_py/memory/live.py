@@ -7,6 +7,7 @@ It is extended only after a decode succeeded; a sequence of which that is not ce
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,9 @@ class LiveSet:
 
     def __contains__(self, sequence: LiveSequence) -> bool:
         return self.by_number.get(sequence.number) is sequence
+
+    def __iter__(self) -> Iterator[LiveSequence]:
+        return iter(self.by_number.values())
 
     # -- getting and giving back ----------------------------------------------------------------
 
@@ -338,7 +342,15 @@ class LiveSet:
     # -- pins -----------------------------------------------------------------------------------
 
     def pin(self, prompt: ResolvedPrompt) -> int:
-        """Pin a prompt; how many of its tokens are in memory."""
+        """Keep the beginning that ``prompt`` is, as long as there is room for anything else.
+
+        A pin belongs to these tokens, not to the sequence that holds them now: a prompt that goes
+        on behind them gets a sequence of its own, if there is one, and otherwise a copy of them is
+        offloaded. Pinning again changes nothing.
+
+        Returns:
+            How many of the tokens are in memory now; what is missing is kept once it is evaluated.
+        """
         pin = self._stores.pins.add(prompt)
         found = self._index.holders(pin.tokens, pin.namespace)
         for sequence, matched in found:
@@ -348,11 +360,16 @@ class LiveSet:
         return max((matched for _, matched in found), default=0)
 
     def unpin(self, prompt: ResolvedPrompt) -> bool:
-        """Release the pin of a prompt; False if it was not pinned."""
+        """Release the pin of a prompt (the same tokens or text); False if it was not pinned."""
         gone = self._stores.pins.remove(prompt)
         if gone:
             self._pin_checkpoint(prompt, pinned=False)
         return bool(gone)
+
+    def unpin_all(self) -> None:
+        """Let everything be evicted."""
+        for pin in self._stores.pins:
+            self.unpin(ResolvedPrompt(pin.tokens, namespace=pin.namespace))
 
     def _pin_checkpoint(self, prompt: ResolvedPrompt, *, pinned: bool) -> None:
         along = self._index.checkpoints_along(prompt.tokens, prompt.namespace)

@@ -37,7 +37,7 @@ def adapted(
     if ADMIN not in caller.scopes:
         requests = [replace(each, priority=max(0, each.priority)) for each in requests]
     if tenant := caller.tenant:
-        namespace = (model.llama.runtime.loaded.facts.adapters, tenant)
+        namespace = (model.llama.runtime.port.facts.adapters, tenant)
         requests = [
             replace(each, namespace=namespace, session=label_of(tenant, each.session))
             for each in requests

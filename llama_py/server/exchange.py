@@ -251,7 +251,7 @@ class Exchange:
                 raise ClientDisconnect
             self._turn = time.perf_counter()
             try:
-                _ = self.model.llama.runtime.loaded.port  # an encoder has none, and says so
+                self.model.llama.runtime.port.check_generates()
                 call = parse()
                 self.id = call.id
                 if not self._over:
@@ -457,11 +457,11 @@ async def count_tokens(request: Request, parse: Parse) -> int:
 
         def count() -> tuple[int, list[GenerationRequest]]:
             requests = adapted(parse(body, model), model, service, caller)
-            loaded = model.llama.runtime.loaded
+            port = model.llama.runtime.port
             tokens, too_long = 0, []
             for each in requests:
                 try:
-                    tokens += loaded.count(each) if not each.choice else 0
+                    tokens += port.count(each) if not each.choice else 0
                 except ContextOverflowError:  # a caller that counts wants the number
                     too_long.append(each)
             return tokens, too_long

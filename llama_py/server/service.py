@@ -17,11 +17,11 @@ from llama_py.server.config.settings import Settings
 from llama_py.server.kept.response_store import ResponseStore
 from llama_py.server.kept.sessions import Sessions
 from llama_py.server.kept.slot_files import SlotFiles
-from llama_py.server.kept.snapshots import SessionSnapshots
 from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.metrics import ServerMetrics
 from llama_py.server.pool.pool import ModelPool
 from llama_py.server.workers import FairWorkers
+from llama_py.states.named import NamedStates
 
 __all__ = ["Answering", "Service", "caller_of", "in_thread", "service_of", "tenant_of"]
 
@@ -82,7 +82,7 @@ class Service:
         self.sessions = Sessions(settings.session_dir, capacity_bytes=settings.session_bytes)
         directory = settings.slot_dir
         self.slots = None if directory is None else SlotFiles(directory, settings.slot_bytes)
-        self.snapshots = SessionSnapshots(settings.prefix_cache_slots, settings.snapshot_bytes)
+        self.snapshots = NamedStates(settings.prefix_cache_slots, settings.snapshot_bytes)
         self.lifecycle = Lifecycle()
         self.metrics = ServerMetrics(self.lifecycle, models)
 

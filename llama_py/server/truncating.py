@@ -33,7 +33,7 @@ def truncated(llama: Llama, request: ChatRequest) -> ChatRequest:
     The oldest turns go, several at once, so that the next requests find what is left in memory.
     What does not fit even so is returned as it is, and refused by the engine.
     """
-    vocab, limit = llama.vocab, llama.runtime.loaded.facts.limit
+    vocab, limit = llama.vocab, llama.runtime.port.facts.limit
     sizes = MessageSizes(lambda text: len(vocab.tokenize(text, add_special=False)))
 
     context = llama.runtime.rendering.call_context()

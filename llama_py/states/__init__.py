@@ -12,7 +12,8 @@ fingerprint of what it depends on. A store (``store.StateStore``) is where state
 * ``discard(key)``: forget an entry.
 * ``wait()``: until everything is where other processes find it.
 
-``ram`` and ``disk`` are the stores, and ``whole`` is a state as one file, which needs none.
+``ram`` and ``disk`` are the stores; ``whole`` is a state as one file, and ``named`` has snapshots,
+which need none.
 ``store.Catalog`` finds an entry, in the trees of ``prefix``. On disk, ``database`` is the one of a
 directory: ``ledger`` lists the entries in it, and ``names`` what is called by a name; ``payload``
 is the file of one entry, ``segments`` are files that entries share, and ``writer`` writes beside

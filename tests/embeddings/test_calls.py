@@ -157,7 +157,7 @@ def test_calls_take_turns(embedder: Embedder) -> None:
 
     thread = threading.Thread(target=long)
     thread.start()
-    while not embedder._loaded.embedding_queue._worker._jobs:
+    while not embedder._port.embedding_queue._worker._jobs:
         time.sleep(0.001)
     embedder.embed("the cat")
     ended.append("short")
@@ -190,7 +190,7 @@ def test_close_ends_calls_of_other_threads() -> None:
 
     thread = threading.Thread(target=call)
     thread.start()
-    while not embedder._loaded.embedding_queue._worker._jobs:
+    while not embedder._port.embedding_queue._worker._jobs:
         time.sleep(0.001)
     embedder.close()
     thread.join(PATIENCE)
@@ -203,8 +203,8 @@ def test_close_ends_calls_of_other_threads() -> None:
 def test_an_embedder_that_is_dropped_frees_its_model_and_ends_its_thread() -> None:
     embedder = Embedder(encoder())
     embedder.embed("the cat")
-    model = weakref.ref(embedder._loaded.model)
-    (thread,) = embedder._loaded.embedding_queue._worker._threads
+    model = weakref.ref(embedder._port.model)
+    (thread,) = embedder._port.embedding_queue._worker._threads
     gc.disable()
     try:
         del embedder

@@ -101,7 +101,7 @@ def test_closing_ends_all_of_them() -> None:
         each.start()
     threads: list[threading.Thread] = []
     while len(threads) < THREADS:
-        threads = embedder._loaded.embedding_queue._worker._threads
+        threads = embedder._port.embedding_queue._worker._threads
     embedder.close()
     for each in callers:
         each.join(PATIENCE)

@@ -230,7 +230,7 @@ class Rig:
         assert not self.engine.stepping
         assert not self.driver.in_flight
         for number in range(self.context.n_seq_max):
-            sequence = self.cache.live.get(number)
+            sequence = self.cache.live.by_number.get(number)
             held = len(sequence.tokens) if sequence is not None else 0
             assert self.context.pos_max(number) + 1 == held, (number, held)
             assert sequence is None or not sequence.busy

@@ -29,7 +29,7 @@ def ask(llm: Llama, prompt: str) -> str:
 def copied(llm: Llama, count: int) -> bool:
     """Whether so many conversations are in the store, as soon as they can be."""
     loaded, end = llm.runtime.loaded, time.monotonic() + PATIENCE
-    store = loaded.cache.offload_store
+    store = loaded.cache.stores.offload_store
     assert store is not None
     while len(store) < count and time.monotonic() < end:
         time.sleep(0.01)
@@ -87,7 +87,7 @@ def test_a_single_conversation_is_not_copied(monkeypatch: pytest.MonkeyPatch) ->
             said += ask(llm, said) + " more"
             rests(llm)
         assert not made
-        store = llm.runtime.loaded.cache.offload_store
+        store = llm.runtime.loaded.cache.stores.offload_store
         assert store is not None
         assert len(store) == 0
 
@@ -100,7 +100,7 @@ def test_no_older_copy_goes_for_one_that_may_not_be_needed() -> None:
         ask(llm, ONE)
         ask(llm, OTHER)
         rests(llm)
-        store = llm.runtime.loaded.cache.offload_store
+        store = llm.runtime.loaded.cache.stores.offload_store
         assert store is not None
         assert len(store) == 1
         ask(llm, ONE + "and?")

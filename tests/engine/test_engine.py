@@ -199,7 +199,7 @@ def test_a_raising_consumer_got_every_token_and_the_next_call_works(rig: Rig) ->
         consume()
     rig.check_at_rest()
     assert seen == rig.oracle.greedy(prompt, 7)[0]
-    for sequence in rig.cache.live.values():  # nothing is held beyond what was really evaluated
+    for sequence in rig.cache.live:  # nothing is held beyond what was really evaluated
         assert sequence.tokens == (prompt + seen)[: len(sequence.tokens)]
     follow = ask(prompt + seen + [5, 6], 5)
     rig.run(follow)
@@ -509,7 +509,7 @@ def test_reuse_under_repetition_penalties_equals_a_cold_call(rig: Rig) -> None:
     first, second = words(12, 60), words(13, 10)
     start: Any = rig.llm.create_completion(first, ignore_eos=True, **options)
     assert start["usage"]["completion_tokens"] == 20
-    kept = max(rig.cache.live.values(), key=lambda sequence: sequence.last_used)
+    kept = max(rig.cache.live, key=lambda sequence: sequence.last_used)
     longer = [*kept.tokens, *second]
     warm: Any = rig.llm.create_completion(longer, ignore_eos=True, **options)
     assert rig.llm.cache_info["reused"] >= 60

@@ -247,7 +247,7 @@ def test_a_failed_allocation_stores_nothing_half(
         patch.setattr(rig.context, "state_get", fail, raising=False)
         second = ask(words(2, 100), 4)
         rig.run(second)
-    stores = rig.cache.stores
+    stores = rig.cache.stores.open
     assert all(store.used_bytes == 0 for store in stores)
     rig.check(first, second)
     rig.check_at_rest()

@@ -40,8 +40,8 @@ def rig() -> Iterator[Rig]:
 
 def offload(rig: Rig) -> None:
     """Offload what is in memory."""
-    for sequence in [*rig.cache.live.values()]:
-        rig.cache.evict(sequence)
+    for sequence in [*rig.cache.live]:
+        rig.cache.live.evict(sequence)
 
 
 def loads(rig: Rig, patch: pytest.MonkeyPatch) -> list[int]:
@@ -165,7 +165,7 @@ def test_a_reset_in_the_middle(rig: Rig) -> None:
     for _ in range(4):
         rig.step()
     rig.llm.reset(cancel=True)
-    assert rig.cache.live == {}
+    assert rig.cache.live.by_number == {}
     rig.run(again := follow_up())
     rig.check(again)
     assert again.record.cache["action"] == "evaluate"
@@ -193,7 +193,7 @@ def test_two_that_go_on_from_the_same(rig: Rig, monkeypatch: pytest.MonkeyPatch)
     rig.submit(one)
     rig.submit(two)
     rig.step_until(lambda: one.started and two.started)
-    assert sum(made) < 1.2 * rig.cache.offload_store.stats().used_bytes  # type: ignore[union-attr]
+    assert sum(made) < 1.2 * rig.cache.stores.offload_store.stats().used_bytes  # type: ignore[union-attr]
     rig.read(one, two, stream)
     rig.check(two, stream)
     check_loaded(rig, one)
@@ -268,7 +268,7 @@ def test_what_cannot_be_loaded_is_evaluated(
     rig: Rig, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, back = streaming(rig), follow_up()
-    offload_store = rig.cache.offload_store
+    offload_store = rig.cache.stores.offload_store
     assert offload_store is not None
     if broken == "cells":
         state_set, count = rig.context.state_set, 0
@@ -305,7 +305,7 @@ def test_nothing_is_found_before_it_is_loaded(rig: Rig) -> None:
     rig.submit(back)
     for _ in range(6):
         rig.step()
-    (busy,) = [it for it in rig.cache.live.values() if it.busy and it.tokens[:9] == IDLE[:9]]
+    (busy,) = [it for it in rig.cache.live if it.busy and it.tokens[:9] == IDLE[:9]]
     assert 0 < len(busy.tokens) < len(IDLE)
     assert busy.tokens == IDLE[: len(busy.tokens)]
     assert rig.context.pos_max(busy.number) + 1 == len(busy.tokens)

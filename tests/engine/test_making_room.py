@@ -80,7 +80,7 @@ def test_a_stream_goes_on_while_a_conversation_is_offloaded(
     assert len(pieces) > 15
     assert max(pieces) < 1.5 * PIECE, "nothing was copied whole"
     assert len(stream.generated) - before >= len(pieces) - 1, "a token with each piece"
-    assert (rig.cache.offloaded, rig.cache.dropped) == (1, 0)
+    assert (rig.cache.stores.offloaded, rig.cache.stores.dropped) == (1, 0)
     rig.read(new, stream)
     rig.check(new, stream)
     comes_back(rig)
@@ -174,12 +174,12 @@ def test_what_cannot_be_copied_keeps_nobody_waiting(
     if broken == "cells":
         monkeypatch.setattr(rig.context, "state_get", fails)
     else:
-        monkeypatch.setattr(rig.cache.offload_store, "put", fails)
+        monkeypatch.setattr(rig.cache.stores.offload_store, "put", fails)
     rig.submit(new)
     rig.step_until(lambda: new.ended)
     rig.read(new, stream)
     rig.check(new, stream)
-    assert (rig.cache.offloaded, rig.cache.dropped) == (0, 1)
+    assert (rig.cache.stores.offloaded, rig.cache.stores.dropped) == (0, 1)
     assert "no memory" in caplog.text
     rig.check_at_rest()
 
@@ -201,7 +201,7 @@ def test_room_for_cells_is_made_in_pieces_too(
     rig.read(new, stream)
     rig.check(new, stream)
     assert max(size for _, size in made) < 1.5 * PIECE
-    assert rig.cache.offloaded == 2, "no more than are needed"
+    assert rig.cache.stores.offloaded == 2, "no more than are needed"
     for tokens in idle:
         back = ask([*tokens, 7], 4)
         rig.run(back)
@@ -231,7 +231,7 @@ def test_cells_that_run_out_in_the_middle_of_a_reply(monkeypatch: pytest.MonkeyP
     assert max(size for _, size in made) < 1.5 * PIECE
     assert len(set(tokens_at)) == len(tokens_at) > 15, "a token with each piece"
     assert tokens_at[0] > 80, "not before it is necessary"
-    assert (rig.cache.offloaded, rig.cache.dropped) == (1, 0)
+    assert (rig.cache.stores.offloaded, rig.cache.stores.dropped) == (1, 0)
     rig.read(stream)
     rig.check(stream)
     rig.run(back := ask([*idle, *words(4, 5)], 6))
@@ -256,7 +256,7 @@ def test_what_was_copied_for_somebody_who_left_is_not_copied_again(
     rig.step()
     assert new.started
     assert made == []
-    assert (rig.cache.offloaded, rig.cache.dropped) == (1, 0)
+    assert (rig.cache.stores.offloaded, rig.cache.stores.dropped) == (1, 0)
     rig.read(new, stream)
     comes_back(rig)
 
@@ -300,9 +300,9 @@ def test_what_the_store_has_lost_meanwhile_is_offloaded_again(rig: Rig) -> None:
     rig.step()
     rig.cancel(new)
     rig.step_until(lambda: not rig.cache.saving.pending)
-    assert rig.cache.offload_store is not None
-    assert len(rig.cache.offload_store) == 1
-    rig.cache.offload_store.clear()
+    assert rig.cache.stores.offload_store is not None
+    assert len(rig.cache.stores.offload_store) == 1
+    rig.cache.stores.offload_store.clear()
     rig.run(ask(NEW, 4))
     rig.read(stream)
     comes_back(rig)
@@ -324,7 +324,7 @@ def test_clients_that_try_again_and_again_make_one_copy(
     new = ask(NEW, 4)
     rig.submit(new)
     rig.step_until(lambda: new.started)
-    assert sum(size for _, size in made) < 1.2 * rig.cache.offload_store.stats().used_bytes  # type: ignore[union-attr]
+    assert sum(size for _, size in made) < 1.2 * rig.cache.stores.offload_store.stats().used_bytes  # type: ignore[union-attr]
     assert max(size for _, size in made) < 1.5 * PIECE
     rig.read(new, stream)
     rig.check(new, stream)
@@ -434,11 +434,11 @@ def test_the_copy_of_a_pinned_beginning_stays_its_own() -> None:
     rig.engine.pause(rig.engine.requests.running[0].number)
     rig.step_until(lambda: new.started)
     rig.step_until(lambda: not rig.cache.saving.pending)
-    (pin,) = rig.cache._stores.pins
+    (pin,) = rig.cache.stores.pins
     assert pin.offloaded_key is not None
-    assert rig.cache.offload_store is not None
-    assert rig.cache.offload_store.info(pin.offloaded_key) is not None
-    (sequence,) = [it for it in rig.cache.live.values() if len(it.tokens) > len(IDLE)]
+    assert rig.cache.stores.offload_store is not None
+    assert rig.cache.stores.offload_store.info(pin.offloaded_key) is not None
+    (sequence,) = [it for it in rig.cache.live if len(it.tokens) > len(IDLE)]
     assert sequence.offloaded_key != pin.offloaded_key
     rig.engine.pause(rig.engine.requests.running[0].number, False)
     rig.read(new, stream)
@@ -508,7 +508,7 @@ def test_what_the_store_has_no_room_for_is_copied_once(monkeypatch: pytest.Monke
     for seed in (11, 12, 13):
         rig.run(ask(words(seed, 290), 2))
     stream = streaming(rig, 100)
-    offload_store = rig.cache.offload_store
+    offload_store = rig.cache.stores.offload_store
     assert offload_store is not None
     offload_store.capacity_bytes = 700_000
     made = copies(rig, monkeypatch)

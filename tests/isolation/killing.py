@@ -22,7 +22,7 @@ STORY: dict[str, Any] = {"temperature": 0, "max_tokens": 1500, "ignore_eos": Tru
 
 def status_of(llm: Llama) -> ProcessStatus:
     """How the process of a model is."""
-    status = llm.runtime.loaded.own_process
+    status = llm.runtime.port.own_process
     assert status is not None
     return status
 

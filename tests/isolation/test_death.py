@@ -63,7 +63,7 @@ def test_streams_and_replies_end_with_an_error_and_the_next_call_is_answered(llm
     for each in threads:
         each.start()
     begun.wait()
-    until(lambda: llm.runtime.loaded.report().running == 4, "all of them run")
+    until(lambda: llm.runtime.port.report().running == 4, "all of them run")
     first = kill(llm)
     for each in threads:
         each.join()
@@ -99,7 +99,7 @@ ASKED: dict[str, Any] = {
 @pytest.mark.parametrize("name", ASKED)
 def test_what_is_asked_when_it_dies_fails_as_well(llm: Llama, name: str) -> None:
     ASKED[name](llm)
-    process = llm.runtime.loaded.model_process  # type: ignore[attr-defined]
+    process = llm.runtime.port.model_process  # type: ignore[attr-defined]
     kill(llm, signal.SIGSTOP)
     errors: list[BaseException] = []
 
@@ -120,7 +120,7 @@ def test_what_is_asked_when_it_dies_fails_as_well(llm: Llama, name: str) -> None
 
 def test_what_was_not_queued_yet_is_queued_in_the_next_one(llm: Llama) -> None:
     expected = answers(llm)
-    process = llm.runtime.loaded.model_process  # type: ignore[attr-defined]
+    process = llm.runtime.port.model_process  # type: ignore[attr-defined]
     kill(llm, signal.SIGSTOP)
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.append(answers(llm)))
@@ -248,7 +248,7 @@ def test_no_process_is_left_of_one_that_is_killed(number: signal.Signals) -> Non
     program = (
         "from llama_py import Llama, demo_model_path\n"
         "llm = Llama(demo_model_path(), n_ctx=512, isolate=True)\n"
-        "print(llm.runtime.loaded.own_process.pid, flush=True)\n"
+        "print(llm.runtime.port.own_process.pid, flush=True)\n"
         "for _ in llm.create_completion('Once', stream=True, max_tokens=None, ignore_eos=True):\n"
         "    pass\n"
         "input()\n"

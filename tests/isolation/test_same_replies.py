@@ -235,7 +235,7 @@ def test_tokens_and_prompts_are_read_here(isolated: Llama, here: Llama) -> None:
     assert isolated.render_chat(HELLO) == here.render_chat(HELLO)
     assert (isolated.n_ctx(), isolated.n_vocab()) == (here.n_ctx(), here.n_vocab())
     assert (isolated.n_embd(), isolated.metadata) == (here.n_embd(), here.metadata)
-    assert isolated.runtime.loaded.fingerprint == here.runtime.loaded.fingerprint
+    assert isolated.runtime.port.fingerprint == here.runtime.port.fingerprint
 
 
 def test_prewarming_and_pins(isolated: Llama) -> None:

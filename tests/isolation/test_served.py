@@ -36,7 +36,7 @@ def llama_of(server: Server) -> Any:
 
 
 def busy(server: Server, count: int) -> bool:
-    return bool(llama_of(server).runtime.loaded.report().running == count)
+    return bool(llama_of(server).runtime.port.report().running == count)
 
 
 def ask(http: httpx.Client, path: str, body: dict[str, Any], into: list[httpx.Response]) -> None:
@@ -219,7 +219,7 @@ def test_fifty_deaths_under_sixteen_streams(tmp_path: Path) -> None:
         for death in range(deaths):
             name = f"mine-{death // 10}"
             body = {"temperature": 0, "max_tokens": 8, "session_id": name}
-            until(lambda: llama.runtime.loaded.report().running >= streams, "all of them run")
+            until(lambda: llama.runtime.port.report().running >= streams, "all of them run")
             kill(llama)
             start = time.monotonic()
             reply = http.post("/v1/chat/completions", json={"messages": messages, **body})

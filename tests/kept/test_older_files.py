@@ -140,7 +140,8 @@ def test_a_session_opens_without_its_state(
 ) -> None:
     with caplog.at_level(logging.WARNING, "llama_py"):
         chat = ChatSession.load(llm, kept / "session.json", **BRIEF)
-    assert f"the saved state is not used: it was written with llama.cpp {OLDER}" in caplog.text
+    why = f"the saved state is not used: this conversation was written with llama.cpp {OLDER}"
+    assert why in caplog.text
     assert chat.messages[0]["content"] == SAID
     history = chat.messages
     reply = chat.send("Go on.")

@@ -149,7 +149,7 @@ def test_a_conversation_that_made_room_comes_back_with_its_picture(
 
 def _make_room(llm: Llama) -> None:
     def empty() -> None:
-        while llm.runtime.loaded.cache.make_room():
+        while llm.runtime.loaded.cache.live.make_room():
             pass
 
     llm.runtime.loaded.driver.run(empty)

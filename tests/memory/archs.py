@@ -157,7 +157,7 @@ class Sweep:
         self.call("restore", kept + self.tokens(N_MORE))
 
         def empty() -> None:
-            while self.llm.runtime.loaded.cache.make_room():
+            while self.llm.runtime.loaded.cache.live.make_room():
                 pass
 
         self.llm.runtime.loaded.driver.run(empty)

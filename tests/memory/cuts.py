@@ -30,7 +30,7 @@ class CutRecorder:
             count = len(batch)
             numbers = batch.sequences[:count].tolist()
             how = ALONE if count == 1 else MANY if len(set(numbers)) == 1 else UNCERTAIN
-            heads = {number: list(cache.live[number].tokens) for number in set(numbers)}
+            heads = {number: list(cache.live.by_number[number].tokens) for number in set(numbers)}
             for token, number in zip(batch.tokens[:count].tolist(), numbers, strict=True):
                 heads[number].append(token)
                 key = hash(tuple(heads[number]))

@@ -175,7 +175,7 @@ class Driver:
         """What the cache believes is in memory is what the memory says."""
         cache, context = self.llm.runtime.loaded.cache, self.llm.runtime.loaded.context
         for number in range(context.n_seq_max):
-            sequence = cache.live.get(number)
+            sequence = cache.live.by_number.get(number)
             held = len(sequence.tokens) if sequence is not None else 0
             last = sequence.last if sequence is not None else -1
             assert context.pos_max(number) == last, (number, held)
@@ -267,7 +267,7 @@ class Driver:
 
     def offload(self) -> None:
         def empty() -> None:
-            while self.llm.runtime.loaded.cache.make_room():
+            while self.llm.runtime.loaded.cache.live.make_room():
                 pass
 
         self.llm.runtime.loaded.driver.run(empty)
@@ -278,7 +278,7 @@ class Driver:
 
         def copy() -> None:
             loaded = self.llm.runtime.loaded
-            loaded.cache._live.displaced = True
+            loaded.cache.live.displaced = True
             loaded.engine.copy_ahead()
             self.copied_ahead += len(loaded.cache.saving.jobs)
             saving = loaded.cache.saving
@@ -359,7 +359,7 @@ class Driver:
 
     def raw(self, index: int, cut: int, words: Sequence[int]) -> None:
         """A completion of tokens that something cached may begin with."""
-        sequences = [seq for seq in self.llm.runtime.loaded.cache.live.values() if seq.tokens]
+        sequences = [seq for seq in self.llm.runtime.loaded.cache.live if seq.tokens]
         head = sequences[index % len(sequences)].tokens if sequences else []
         words_only = next((i for i, token in enumerate(head) if token < 0), len(head))
         tokens = head[: cut % (words_only + 1)] + self.llm.tokenize(text_of(words), add_bos=False)

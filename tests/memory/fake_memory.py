@@ -169,12 +169,12 @@ class FakeRig:
         return lease
 
     def sequences(self) -> Iterator[LiveSequence]:
-        yield from self.cache.live.values()
+        yield from self.cache.live
 
     def check(self) -> None:
         """What the cache believes is in memory is in memory, computed in its namespace."""
         for number in range(self.memory.n_seq_max):
-            sequence = self.cache.live.get(number)
+            sequence = self.cache.live.by_number.get(number)
             held = self.memory.cells.get(number, [])
             tokens = sequence.tokens if sequence is not None else []
             space = sequence.namespace if sequence is not None else ()

@@ -51,17 +51,17 @@ def llm() -> Iterator[Llama]:
 
 def evaluate(llm: Llama, tokens: list[int]) -> LiveSequence:
     llm.create_completion(tokens, max_tokens=1, temperature=0)
-    return llm.runtime.loaded.cache.live[llm.cache_info["sequence"]]
+    return llm.runtime.loaded.cache.live.by_number[llm.cache_info["sequence"]]
 
 
 def offload_all(llm: Llama) -> int:
     """Offload every conversation; returns the bytes that all copies take."""
     cache = llm.runtime.loaded.cache
-    while cache.make_room():
+    while cache.live.make_room():
         pass
-    assert cache.live == {}
-    assert cache.offload_store is not None
-    return cache.offload_store.used_bytes
+    assert cache.live.by_number == {}
+    assert cache.stores.offload_store is not None
+    return cache.stores.offload_store.used_bytes
 
 
 def comes_back(llm: Llama, tokens: list[int]) -> None:
@@ -111,8 +111,8 @@ def test_offloaded_branches_share_their_beginning(llm: Llama) -> None:
         evaluate(llm, branch(number))
         assert llm.cache_info["action"] == ("fork" if number else "evaluate")
     assert offload_all(llm) < alone * (1 + 3 * 2 * (OWN + 48) / (SHARED + OWN))
-    assert llm.runtime.loaded.cache.offload_store is not None
-    assert len(llm.runtime.loaded.cache.offload_store) == 4
+    assert llm.runtime.loaded.cache.stores.offload_store is not None
+    assert len(llm.runtime.loaded.cache.stores.offload_store) == 4
     for number in range(4):
         comes_back(llm, branch(number))
 
@@ -123,11 +123,11 @@ def test_saved_branches_share_what_was_evaluated_before_either_was_saved(
     sequences = [evaluate(llm, branch(number)) for number in range(4)]
     with LlamaDiskCache(tmp_path) as store:
         llm.set_cache(store)
-        llm.runtime.loaded.cache.save(sequences[0], least=1)
+        llm.runtime.loaded.cache.saving.begin(sequences[0], least=1)
         assert llm.cache.flush()
         alone = store.used_bytes
         for sequence in sequences[1:]:
-            llm.runtime.loaded.cache.save(sequence, least=1)
+            llm.runtime.loaded.cache.saving.begin(sequence, least=1)
         assert llm.cache.flush()
         assert len(store) == 4
         assert store.used_bytes < alone * (1 + 3 * 2 * (OWN + 48) / (SHARED + OWN))

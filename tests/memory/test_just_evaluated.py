@@ -198,7 +198,7 @@ def test_forks_of_one_prompt_that_fill_the_window_s_cells() -> None:
         for number in range(8):
             info = prompts.call(opening[:96] + prompts.tokens(50), 2)
             assert (info["reused"], info["reason"]) == (96, differs(96)), number
-        assert llm.runtime.loaded.cache.cells_used() < N_CTX
+        assert llm.runtime.loaded.cache.live.cells_used() < N_CTX
 
 
 def differs(place: int) -> str:

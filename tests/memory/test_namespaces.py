@@ -35,7 +35,7 @@ def test_generated_operations_in_three_namespaces(traits: MemoryTraits, seed: in
     """Every cell was computed in the namespace of the sequence that holds it."""
     choose = random.Random(seed)
     rig = FakeRig(traits, offload_store=LlamaRAMCache(20_000), n_seq_max=3)
-    rig.cache.saved = LlamaRAMCache(40_000)
+    rig.cache.stores.saved = LlamaRAMCache(40_000)
     talks: dict[Namespace, list[bytes]] = {space: [*STEMS] for space in SPACES}
     reused = 0
     for _ in range(250):
@@ -43,11 +43,11 @@ def test_generated_operations_in_three_namespaces(traits: MemoryTraits, seed: in
         text = choose.choice(talks[space])[:380]
         what = choose.choice(["talk", "talk", "talk", "cut", "evict", "pin", "unpin", "together"])
         if what == "evict":
-            rig.cache.make_room()
+            rig.cache.live.make_room()
         elif what == "pin":
-            rig.cache.pin(rig.prompt(text, space))
+            rig.cache.live.pin(rig.prompt(text, space))
         elif what == "unpin":
-            rig.cache.unpin(rig.prompt(text, space))
+            rig.cache.live.unpin(rig.prompt(text, space))
         elif what == "together":
             leases = [rig.begin(rig.prompt(text, each)) for each in SPACES]
             assert len({lease.sequence.number for lease in leases}) == 3
@@ -69,7 +69,7 @@ def test_the_same_prompt_is_cold_in_another_namespace() -> None:
     text = b"a text which is long enough to be worth offloading, surely"
     rig.ask(text, namespace="a")
     assert rig.ask(text, namespace="b").info.reused == 0
-    rig.cache.make_room()
+    rig.cache.live.make_room()
     assert rig.ask(text, namespace="c").info.reused == 0
     assert rig.ask(text, namespace="a").info.reused == len(text) - 1
 
@@ -83,7 +83,7 @@ def test_a_reply_stands_in_for_its_text_in_its_namespace_only() -> None:
 
 def test_a_stored_state_is_not_brought_into_another_namespace() -> None:
     rig = FakeRig()
-    state = rig.cache.export(rig.ask(b"question", namespace="a").sequence)
+    state = rig.cache.stores.export(rig.ask(b"question", namespace="a").sequence)
     with pytest.raises(FingerprintError):
         rig.cache.bring_in(state, namespace="b")
     found = rig.cache.bring_in(state, namespace="a")
@@ -158,7 +158,7 @@ class AdapterRig:
         return self.decode(self.fresh, tokens, 0, 0)
 
     def sequences(self) -> list[LiveSequence]:
-        return [*self.cache.live.values()]
+        return [*self.cache.live]
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ def test_reuse_equals_a_fresh_context_with_these_adapters(rig: AdapterRig) -> No
         talks[space].append(tokens)
         reused += kept
         if choose.random() < 0.2:
-            rig.cache.make_room()
+            rig.cache.live.make_room()
     assert reused > 1000
 
 

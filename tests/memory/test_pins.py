@@ -28,12 +28,14 @@ def traits(request: pytest.FixtureRequest) -> MemoryTraits:
 def pinned_rig(traits: MemoryTraits, **options: Any) -> FakeRig:
     rig = FakeRig(traits, **{"offload_store": LlamaRAMCache(1 << 20), **options})
     rig.ask(SYSTEM)
-    assert rig.cache.pin(rig.prompt(SYSTEM)) == len(SYSTEM)
+    assert rig.cache.live.pin(rig.prompt(SYSTEM)) == len(SYSTEM)
     return rig
 
 
 def pinned_texts(rig: FakeRig) -> list[bytes]:
-    return [bytes(each.tokens) for each in rig.sequences() if rig.cache.is_pinned(each)]
+    return [
+        bytes(each.tokens) for each in rig.sequences() if each in rig.cache.stores.pins.keepers()
+    ]
 
 
 def test_who_goes_on_behind_it_gets_another_sequence(traits: MemoryTraits) -> None:
@@ -78,7 +80,7 @@ def test_a_short_pin_is_worth_offloading() -> None:
     rig = FakeRig(FULL, n_seq_max=1, offload_store=LlamaRAMCache(1 << 20))
     short = b"0123456789abcdefghijklmn"
     rig.ask(short)
-    rig.cache.pin(rig.prompt(short))
+    rig.cache.live.pin(rig.prompt(short))
     rig.ask(OTHER)
     assert rig.ask(short + b"x").info.reused == len(short)
 
@@ -86,8 +88,8 @@ def test_a_short_pin_is_worth_offloading() -> None:
 def test_unpinned_it_goes_like_any_other(traits: MemoryTraits) -> None:
     limits = CacheLimits(checkpoint_count=2)
     rig = pinned_rig(traits, n_seq_max=2, offload_store=None, limits=limits)
-    assert rig.cache.unpin(rig.prompt(SYSTEM))
-    assert not rig.cache.unpin(rig.prompt(SYSTEM))
+    assert rig.cache.live.unpin(rig.prompt(SYSTEM))
+    assert not rig.cache.live.unpin(rig.prompt(SYSTEM))
     for number in range(4):
         rig.ask(b"%d" % number + OTHER)
     assert pinned_texts(rig) == []
@@ -106,23 +108,23 @@ def test_the_checkpoint_of_a_pin_is_not_thinned_out() -> None:
 
 def test_pinning_twice_is_pinning_once() -> None:
     rig = pinned_rig(FULL)
-    rig.cache.pin(rig.prompt(SYSTEM))
-    assert [bytes(pin.tokens.tolist()) for pin in rig.cache.pins] == [SYSTEM]
-    assert rig.cache.unpin(rig.cache.resolve_tokens([*SYSTEM]))
-    assert rig.cache.pins == []
+    rig.cache.live.pin(rig.prompt(SYSTEM))
+    assert [bytes(pin.tokens.tolist()) for pin in rig.cache.stores.pins] == [SYSTEM]
+    assert rig.cache.live.unpin(rig.cache.resolve_tokens([*SYSTEM]))
+    assert not rig.cache.stores.pins
 
 
 def test_it_is_pinned_in_its_namespace_only() -> None:
     rig = pinned_rig(FULL)
-    assert rig.cache.pin(rig.prompt(SYSTEM, "other")) == 0
-    assert rig.cache.unpin(rig.prompt(SYSTEM, "other"))
+    assert rig.cache.live.pin(rig.prompt(SYSTEM, "other")) == 0
+    assert rig.cache.live.unpin(rig.prompt(SYSTEM, "other"))
     assert pinned_texts(rig) == [SYSTEM]
 
 
 def test_clear_forgets_pins() -> None:
     rig = pinned_rig(FULL)
     rig.cache.clear()
-    assert rig.cache.pins == []
+    assert not rig.cache.stores.pins
 
 
 @pytest.fixture(params=["full", "recurrent"])

@@ -77,7 +77,7 @@ def test_a_sequence_with_a_picture_is_trimmed_by_positions() -> None:
     lease = rig.begin(rig.prompt(b"abcdef"))
     lease.sequence.positions = Positions([(2, 2, 4)])  # two cells, four positions
     rig.memory.decode(lease.sequence.number, (), [0, 0])
-    rig.cache.trim(lease.sequence)
+    rig.cache.live.trim(lease.sequence)
     assert len(lease.sequence.tokens) == 6  # nothing is too much
     rig.memory.decode(lease.sequence.number, (), [0])
     rig.cache.repair(lease)
@@ -102,7 +102,7 @@ def test_trim_empties_a_sequence_whose_window_has_a_hole(pos_min: int, whole: bo
     lease = rig.begin(rig.prompt(b"x" * 40))
     rig.memory.decode(lease.sequence.number, (), [1] * 5)
     rig.memory.pos_mins[lease.sequence.number] = pos_min
-    rig.cache.trim(lease.sequence)
+    rig.cache.live.trim(lease.sequence)
     assert len(lease.sequence.tokens) == (40 if whole else 0)
     assert rig.memory.pos_max(lease.sequence.number) == len(lease.sequence.tokens) - 1
 
@@ -111,6 +111,6 @@ def test_trim_takes_back_what_was_decoded_beyond_the_bookkeeping() -> None:
     rig = FakeRig(FULL)
     lease = rig.begin(rig.prompt(b"abc"))
     rig.memory.decode(lease.sequence.number, (), [1, 2])
-    rig.cache.trim(lease.sequence)
+    rig.cache.live.trim(lease.sequence)
     rig.check()
     assert lease.sequence.tokens == [*b"abc"]

@@ -543,7 +543,7 @@ def test_a_fork_of_a_memory_that_copies_whole_sequences_only(
     assert llm.cache_info["action"] == "fork"
     assert llm.cache_info["reused"] == len(prompt) - 1
     assert_like_fresh(llm, kind="hybrid")
-    assert llm.runtime.loaded.cache.offloaded == (0 if cuts else 1)
+    assert llm.runtime.loaded.cache.stores.offloaded == (0 if cuts else 1)
     llm.create_completion([*first, 8, 9], **GREEDY)
     assert llm.cache_info["reused"] == len(first) - 1
     assert_like_fresh(llm, kind="hybrid")

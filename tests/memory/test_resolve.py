@@ -84,7 +84,7 @@ def test_four_threads_resolve_while_one_commits_and_evicts(traits: MemoryTraits)
         rig.ask(text, reply, choose.choice(SPACES))
         said.append(text + b"abc " + bytes(reply[2:]))
         if choose.random() < 0.3:
-            rig.cache.make_room()
+            rig.cache.live.make_room()
         if choose.random() < 0.02:
             rig.cache.clear()
         rig.check()

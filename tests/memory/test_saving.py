@@ -57,7 +57,7 @@ def prompt(count: int, first: int = 0) -> list[int]:
 def evaluate(llm: Llama, tokens: list[int]) -> LiveSequence:
     """Evaluate a prompt, and return the sequence that holds it."""
     llm.create_completion(tokens, max_tokens=1, temperature=0)
-    return llm.runtime.loaded.cache.live[llm.cache_info["sequence"]]
+    return llm.runtime.loaded.cache.live.by_number[llm.cache_info["sequence"]]
 
 
 def written(store: LlamaDiskCache) -> dict[str, tuple[int, int]]:
@@ -76,15 +76,15 @@ def test_ranges_of_cells_come_back_bit_for_bit(flash_attn: bool) -> None:
         sequence = evaluate(llm, prompt(300))
         context, pool = llm.runtime.loaded.context, llm.runtime.loaded.cache
         whole = context.state_get(sequence.number)
-        pool.save(sequence)
+        pool.saving.begin(sequence)
         store = LlamaRAMCache()
         llm.set_cache(store)
-        pool.save(sequence, least=1)
+        pool.saving.begin(sequence, least=1)
         pool.saving.flush()
         (match,) = store.find(np.array(sequence.tokens, np.int32), pool.fingerprint(()))
         stored = there(store.get(match.key))
         assert len(stored.segments) >= 5
-        pool.saved = None
+        pool.stores.saved = None
         restored = there(pool.bring_in(stored))
         assert restored.number != sequence.number
         again = context.state_get(restored.number)
@@ -183,9 +183,9 @@ def test_one_that_is_offloaded_while_it_is_saved(llm: Llama, store: LlamaDiskCac
     pool = llm.runtime.loaded.cache
     tokens = prompt(400)
     sequence = evaluate(llm, tokens)
-    pool.saved = store
-    pool.save(sequence)
-    pool.evict(sequence)
+    pool.stores.saved = store
+    pool.saving.begin(sequence)
+    pool.live.evict(sequence)
     assert store.wait()
     before = {name for name in written(store) if name.endswith(".segment")}
     assert len(before) > 5
@@ -270,15 +270,15 @@ def test_one_step_copies_little(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(saving, "_BUDGET", 0.0)
     pool = llm.runtime.loaded.cache
     sequence = evaluate(llm, prompt(300))
-    pool.saved = LlamaRAMCache()
-    pool.save(sequence)
+    pool.stores.saved = LlamaRAMCache()
+    pool.saving.begin(sequence)
     (job,) = pool.saving.jobs
     steps = 1
     while pool.saving.step():
         steps += 1
         assert job.segments[-1].nbytes <= PIECE * 1.1
     assert steps > 5
-    assert len(pool.saved) == 1
+    assert len(pool.stores.saved) == 1
     assert not pool.saving.step()
 
 
@@ -291,8 +291,8 @@ def test_a_conversation_is_offloaded_for_what_a_cut_loses(kind: str, left: int) 
         llm.create_completion(tokens, max_tokens=left, temperature=0, ignore_eos=True)
         evaluate(llm, [*tokens, *prompt(20, 3)])
         assert llm.cache_info["evaluated"] <= 21
-        assert llm.runtime.loaded.cache.offload_store is not None
-        assert len(llm.runtime.loaded.cache.offload_store) == (left == 60)
+        assert llm.runtime.loaded.cache.stores.offload_store is not None
+        assert len(llm.runtime.loaded.cache.stores.offload_store) == (left == 60)
 
 
 @pytest.mark.parametrize("how", ["evict", "drop", "cut", "clear", "set_cache", "close"])
@@ -302,8 +302,8 @@ def test_cells_are_copied_before_they_go(tmp_path: Path, how: str) -> None:
     with LlamaDiskCache(tmp_path) as store, Llama(str(tiny_model("full")), **options) as llm:
         pool = llm.runtime.loaded.cache
         sequence = evaluate(llm, tokens)
-        pool.saved = store
-        pool.save(sequence)
+        pool.stores.saved = store
+        pool.saving.begin(sequence)
         assert len(pool.saving.jobs) == 1
         if how == "cut":
             evaluate(llm, [*tokens[:200], 51, 52, 53])
@@ -314,7 +314,7 @@ def test_cells_are_copied_before_they_go(tmp_path: Path, how: str) -> None:
         elif how == "clear":
             llm.reset()
         else:
-            getattr(pool, how)(sequence)
+            getattr(pool.live, how)(sequence)
         store.wait()
         lengths = {there(store.info(key)).length for key in all_of(store)}
         assert 300 in lengths
@@ -324,8 +324,8 @@ def test_a_conversation_that_goes_on_is_saved_as_it_was(llm: Llama, store: Llama
     pool = llm.runtime.loaded.cache
     tokens = prompt(300)
     sequence = evaluate(llm, tokens)
-    pool.saved = store
-    pool.save(sequence)
+    pool.stores.saved = store
+    pool.saving.begin(sequence)
     pool.saving.step()
     for _ in range(3):
         llm.runtime.loaded.engine.evaluate(sequence, [60, 61, 62], every=False)
@@ -356,8 +356,8 @@ def test_a_snapshot_is_copied_in_pieces(kind: str, monkeypatch: pytest.MonkeyPat
         while copying.result is None and pool.saving.advance(copying):
             if len(sequence.tokens) < 310:
                 llm.runtime.loaded.engine.evaluate(sequence, [61], every=False)
-            elif sequence.number in pool.live:
-                pool.evict(sequence)
+            elif sequence in pool.live:
+                pool.live.evict(sequence)
         stored = there(copying.result)
         assert stored.tokens.tolist() == [*tokens, 60]
         assert len(stored.segments) >= 5 if kind == "full" else stored.segments == ()
@@ -381,7 +381,7 @@ def test_a_copy_whose_cells_are_lost_is_an_error(
     sequence = evaluate(llm, prompt(300))
     copying = pool.saving.copy(sequence)
     llm.runtime.loaded.context.seq_rm(sequence.number, 100, -1)
-    pool.trim(sequence)
+    pool.live.trim(sequence)
     with pytest.raises(StateError, match="cells"):
         pool.saving.advance(copying)
 
@@ -403,11 +403,11 @@ def test_what_the_store_cannot_take_is_never_copied(
             return get(self, seq, partial=partial)
 
         monkeypatch.setattr(type(llm.runtime.loaded.context), "state_get", state_get)
-        llm.runtime.loaded.cache._stores.offload_store = LlamaRAMCache(10_000)
+        llm.runtime.loaded.cache.stores.offload_store = LlamaRAMCache(10_000)
         llm.set_cache(saved := LlamaRAMCache(10_000))
         for number in range(4):
             evaluate(llm, prompt(100, number))
-        assert llm.runtime.loaded.cache.dropped == 2
+        assert llm.runtime.loaded.cache.stores.dropped == 2
         assert saved.stats().refused == 4
         assert copies == []
 
@@ -420,7 +420,7 @@ def test_what_fits_is_saved_whatever_was_copied_before_it(llm: Llama) -> None:
     pool, context = llm.runtime.loaded.cache, llm.runtime.loaded.context
     store = LlamaRAMCache(int(1.03 * context.state_size(sequence.number)))
     llm.set_cache(store)
-    pool.save(sequence, least=1)
+    pool.saving.begin(sequence, least=1)
     pool.saving.flush()
     assert (len(store), store.stats().refused) == (1, 0)
 
@@ -456,7 +456,7 @@ def test_a_store_that_is_closed_is_given_up(llm: Llama, store: LlamaDiskCache) -
     llm.runtime.loaded.cache.saving.begin(sequence)
     store.close()
     evaluate(llm, prompt(300, 1))
-    assert llm.runtime.loaded.cache.saved is None
+    assert llm.runtime.loaded.cache.stores.saved is None
     assert llm.cache.flush()
 
 
@@ -544,7 +544,7 @@ def test_a_store_that_is_closed_meanwhile_fails_no_request(
     with Llama(str(tiny_model("full")), **OPTIONS, parking_bytes=0) as llm:
         llm.set_cache(store)
         evaluate_while(llm, prompt(100), store.close)
-        assert llm.runtime.loaded.cache.saved is None
+        assert llm.runtime.loaded.cache.stores.saved is None
         assert "failed" not in caplog.text
 
 

@@ -18,11 +18,11 @@ STEM = b"a beginning which is long enough to be worth a place in a store. "
 
 def test_nothing_is_copied_that_the_store_would_refuse() -> None:
     rig = FakeRig(offload_store=LlamaRAMCache(100), n_seq_max=1)
-    rig.cache.saved = LlamaRAMCache(100)
+    rig.cache.stores.saved = LlamaRAMCache(100)
     for number in range(3):
         rig.ask(b"%d" % number + STEM)
     assert rig.memory.copied == 0
-    assert (rig.cache.offloaded, rig.cache.dropped) == (0, 2)
+    assert (rig.cache.stores.offloaded, rig.cache.stores.dropped) == (0, 2)
 
 
 def test_what_fits_is_copied_once() -> None:
@@ -32,7 +32,7 @@ def test_what_fits_is_copied_once() -> None:
         lease = rig.ask(b"%d" % number + STEM)
         size = rig.memory.state_size(lease.sequence.number)
     assert rig.memory.copied == 2 * size
-    assert (rig.cache.offloaded, rig.cache.dropped) == (2, 0)
+    assert (rig.cache.stores.offloaded, rig.cache.stores.dropped) == (2, 0)
 
 
 @pytest.fixture(params=["ram", "disk"])
@@ -46,7 +46,7 @@ def test_two_branches_in_one_sequence_are_two_entries(
     store: BaseLlamaCache, traits: MemoryTraits
 ) -> None:
     rig = FakeRig(traits, n_seq_max=1)
-    rig.cache.saved = store
+    rig.cache.stores.saved = store
     branches = [STEM + name * 60 for name in (b"x", b"y")]
     for branch in branches:
         rig.ask(branch)
@@ -62,7 +62,7 @@ def stored(rig: FakeRig, store: BaseLlamaCache) -> set[bytes]:
 
 def test_a_conversation_that_grows_is_one_entry(store: BaseLlamaCache) -> None:
     rig = FakeRig(n_seq_max=1)
-    rig.cache.saved = store
+    rig.cache.stores.saved = store
     for count in range(1, 5):
         rig.ask(STEM + b"x" * 60 * count)
     assert store.wait()
@@ -87,7 +87,7 @@ def test_a_sequence_is_not_replaced_in_the_store_by_what_was_pinned_in_it() -> N
     offload_store = LlamaRAMCache(1 << 20)
     rig = FakeRig(n_seq_max=1, offload_store=offload_store)
     rig.ask(STEM)
-    rig.cache.pin(rig.prompt(STEM))
+    rig.cache.live.pin(rig.prompt(STEM))
     rig.ask(STEM + b"x" * 60)
     rig.ask(b"another " + STEM)
     assert stored(rig, offload_store) == {STEM, STEM + b"x" * 60}
@@ -95,8 +95,8 @@ def test_a_sequence_is_not_replaced_in_the_store_by_what_was_pinned_in_it() -> N
 
 def test_a_store_that_its_owner_closed_is_given_up() -> None:
     rig = FakeRig()
-    rig.cache.saved = store = LlamaRAMCache()
+    rig.cache.stores.saved = store = LlamaRAMCache()
     rig.ask(STEM)
     store.close()
     assert rig.ask(STEM + b"x").info.reused == len(STEM)
-    assert rig.cache.saved is None
+    assert rig.cache.stores.saved is None

@@ -94,7 +94,7 @@ def streamed(http: httpx.Client, path: str, body: dict[str, Any]) -> list[dict[s
 
 def idle(server: Server) -> bool:
     (model,) = server.service.models.models
-    return not any(each.busy for each in model.llama.runtime.loaded.cache.live.values())
+    return not any(each.busy for each in model.llama.runtime.loaded.cache.live)
 
 
 # ---- /completion -----------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from llama_py import (
     LlamaState,
     MetricsReport,
     ModelCache,
+    ModelStates,
     OverflowReport,
     Prewarmed,
     Ranked,
@@ -146,6 +147,21 @@ assert_type(llm.snapshots(), list[SnapshotInfo])
 assert_type(llm.drop_snapshot("a"), None)
 assert_type(llm.prewarm(messages, tools=[{}]), Prewarmed)
 
+# ---- the states
+
+states = llm.states
+assert_type(states, ModelStates)
+assert_type(states.save(), LlamaState)
+assert_type(states.save("a", length=5), LlamaState)
+assert_type(states.restore("a"), SnapshotInfo)
+assert_type(states.restore(states.save()), SnapshotInfo)
+assert_type(states.list(), list[SnapshotInfo])
+assert_type(states.drop("a"), None)
+assert_type(states.pin("a"), None)
+assert_type(states.unpin(), None)
+assert_type(states.set_store(None), None)
+assert_type(states.flush(), bool)
+
 # ---- the cache
 
 cache = llm.cache
@@ -244,6 +260,7 @@ async def asynchronous(model: AsyncLlama) -> None:
     assert_type(chunks.cache, ReuseInfo)
     assert_type(chunks.dropped, OverflowReport | None)
     assert_type(await chunks.whole(), CompletionReply | ChatReply)
+    assert_type(await model.run(model.states.save, "a"), LlamaState)
     assert_type(await chunks.aclose(), None)
     assert_type(await model.score("x", ["y"]), list[Score])
     assert_type(await model.run(model.llama.n_ctx), int)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from typing_extensions import Self, Unpack
 
 from llama_py.api.embedding.calls import EmbeddingCalls, Progress, Ranked
-from llama_py.api.loading import LoadedModel, model_media
+from llama_py.api.loading import model_media
+from llama_py.api.port import LoadedModel, ModelPort
 from llama_py.core import backend
 from llama_py.core.device_memory import fitted
 from llama_py.core.model import Model
@@ -69,19 +70,21 @@ class Embedder:
             raise ParameterTypeError(f"llama must be a Llama, not {type(llama).__name__}")
         self._arguments: dict[str, Any] = {"model_path": model_path, "llama": llama, **options}
         self._owned = llama is None
-        self._loaded = llama.runtime.loaded if llama is not None else _load(model_path, given)
+        self._port: ModelPort = (
+            llama.runtime.port if llama is not None else _load(model_path, given)
+        )
         try:
-            loaded = self._loaded
+            port = self._port
             self.calls = EmbeddingCalls(
-                loaded.model,
-                loaded.embedding_queue,
-                loaded.media,
+                port.model,
+                port.embedding_queue,
+                port.media,
                 given["pooling"],
-                _vector_cache(loaded.model, given),
+                _vector_cache(port.model, given),
             )
         except BaseException:
             if self._owned:
-                self._loaded.close()
+                self._port.close()
             raise
 
     # -- facts ---------------------------------------------------------------------------------
@@ -89,17 +92,17 @@ class Embedder:
     @property
     def vocab(self) -> Vocab:
         """The model's tokens, and the functions that turn text into tokens and back."""
-        return self._loaded.model.vocab
+        return self._port.model.vocab
 
     @property
     def metadata(self) -> dict[str, str]:
         """The scalar metadata of the GGUF, as text."""
-        return self._loaded.model.metadata
+        return self._port.model.metadata
 
     @property
     def n_embd(self) -> int:
         """Dimensions of the vectors."""
-        return self._loaded.model.n_embd_out
+        return self._port.model.n_embd_out
 
     @property
     def max_tokens(self) -> int:
@@ -114,7 +117,7 @@ class Embedder:
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the scores of ``classify``; empty if the file has none."""
-        return self._loaded.model.labels
+        return self._port.model.labels
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -231,7 +234,7 @@ class Embedder:
         Calls of other threads end with ``ClosedError``.
         """
         if self._owned:
-            self._loaded.close()
+            self._port.close()
 
     def __enter__(self) -> Self:
         return self
@@ -247,9 +250,9 @@ class Embedder:
         self.__init__(**state)  # type: ignore[misc]
 
     def __repr__(self) -> str:
-        if self._loaded.inherited:
+        if self._port.inherited:
             return "Embedder(of another process)"
-        model = self._loaded.model
+        model = self._port.model
         return f"Embedder({Path(model.path).name!r}, n_embd={self.n_embd}, {self.pooling})"
 
 

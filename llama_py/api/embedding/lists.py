@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from llama_py.api.embedding.calls import EmbeddingCalls, own_pooling
-from llama_py.api.loading import LoadedModel
+from llama_py.api.port import ModelPort
 from llama_py.dialects.openai.types import CreateEmbeddingResponse
 from llama_py.embeddings.inputs import as_list
 from llama_py.embeddings.pooling import POOLINGS
@@ -25,8 +25,8 @@ class EmbeddingLists:
         pooling_type: llama.cpp's number for how vectors are pooled, -1 for what the file says.
     """
 
-    def __init__(self, loaded: LoadedModel, pooling_type: int) -> None:
-        self._loaded = loaded
+    def __init__(self, port: ModelPort, pooling_type: int) -> None:
+        self._port = port
         self._given = pooling_type
 
     @property
@@ -34,14 +34,14 @@ class EmbeddingLists:
         """See ``Llama.pooling_type``."""
         if self._given >= 0:
             return self._given
-        return POOLINGS[own_pooling(self._loaded.model) or "none"]
+        return POOLINGS[own_pooling(self._port.model) or "none"]
 
     @cached_property
     def calls(self) -> EmbeddingCalls:
         """What queues calls; a model without a way of pooling of its own is pooled by the mean."""
         name = next((name for name, each in POOLINGS.items() if each == self._given), None)
-        loaded = self._loaded
-        return EmbeddingCalls(loaded.model, loaded.embedding_queue, loaded.media, name)
+        port = self._port
+        return EmbeddingCalls(port.model, port.embedding_queue, port.media, name)
 
     def lists(
         self, inputs: str | Sequence[str], normalize: bool, truncate: bool

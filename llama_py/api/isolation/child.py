@@ -26,16 +26,16 @@ from llama_py.api.isolation.codec import Codec
 from llama_py.api.isolation.connection import Frame, MessageSocket
 from llama_py.api.isolation.messages import USUAL, Down, Ended, Facts, Row, Up, row_of
 from llama_py.api.kept.conversations import Conversations
-from llama_py.api.kept.model_cache import Prewarmed
-from llama_py.api.kept.states import States
+from llama_py.api.kept.states import SequenceStates
 from llama_py.api.llama import Llama
 from llama_py.api.media import MediaReader
+from llama_py.api.port import OPERATIONS
 from llama_py.api.scoring.scoring import ScoringJob
 from llama_py.embeddings.queue import EmbeddingJob
 from llama_py.engine.mailbox import Mailbox
 from llama_py.engine.media import without_source
 from llama_py.engine.request import GenerationRequest, Output
-from llama_py.errors import IsolationError, LlamaError
+from llama_py.errors import IsolationError, LlamaError, shown
 from llama_py.tenants import working_for
 from llama_py.version import __version__
 
@@ -231,9 +231,9 @@ class _Child:
             try:
                 self._llama = Llama(path, **options, progress=self._progress)
                 self.codec.vocab = self._llama.vocab
-                for name, arguments in again:
-                    _SERVICES[name](self, *arguments)
                 loaded = self._llama.runtime.loaded
+                for name, arguments in again:
+                    self._perform(name, *arguments)
                 context: ContextFacts | None = None
                 if loaded.generates:
                     context, engine = loaded.facts, loaded.engine
@@ -327,7 +327,7 @@ class _Child:
             try:
                 with working_for(tenant):
                     if name != "score":
-                        return _SERVICES[name](self, *arguments)
+                        return self._perform(name, *arguments)
                     prefix, continuations, timeout = arguments
                     job = ScoringJob(self.llama.runtime, prefix, continuations, timeout, {})
                     known.cancel = job.cancel
@@ -361,11 +361,22 @@ class _Child:
         def submit() -> None:
             try:
                 with working_for(tenant):
-                    self.llama.runtime.loaded.embedding_queue.submit(job)
+                    self.llama.runtime.port.embedding_queue.submit(job)
             except Exception as error:
                 job.fail(error)
 
         self._asking.submit(submit)
+
+    def _perform(self, name: str, *arguments: Any) -> Any:
+        """Do what the other process asks for."""
+        other = _OTHERS.get(name)
+        if other is not None:
+            return other(self, *arguments)
+        if name not in OPERATIONS | _OF_A_MODEL:
+            raise LlamaError(f"there is no operation {shown(name)}")
+        owner, _, member = name.partition(".")
+        found = getattr(_OWNERS[owner](self.llama), member)
+        return found(*arguments) if callable(found) else found
 
     def set_store(self, store: Any) -> None:
         """Write conversations to a store, which is opened here as well."""
@@ -404,48 +415,30 @@ def _tokens(tokens: Sequence[int]) -> Any:
 # ---- what the other process may ask for ----------------------------------------------------------
 
 
-def _states(child: _Child) -> States:
-    runtime = child.llama.runtime
-    return States(runtime.loaded, runtime.by_hand, runtime.last)
-
-
-def _conversations(child: _Child, name: str, *arguments: Any) -> Any:
-    known = ("held", "in_memory", "export", "bring_in", "forget", "rename", "save", "drafts")
-    if name not in known:
-        raise LlamaError(f"there is no {name} of conversations")
-    found = getattr(Conversations(child.llama.runtime.loaded), name)
-    return found(*arguments) if callable(found) else found
-
-
 def _reader(child: _Child) -> MediaReader:
-    media = child.llama.runtime.loaded.media
+    media = child.llama.runtime.port.media
     if media is None:
         raise LlamaError("this model reads no pictures")
     return media.encoder
 
 
-_SERVICES: Mapping[str, Callable[..., Any]] = {
-    "bring_in": lambda child, *given: _states(child).restore_conversation(*given),
-    "cache.flush": lambda child, timeout: child.llama.cache.flush(timeout),
-    "cache.pin": lambda child, tokens: child.llama.cache.pin(Prewarmed({}, tokens)),
-    "cache.report": lambda child: child.llama.cache.report(),
-    "cache.reset": lambda child, cancel: child.llama.cache.reset(cancel=cancel),
-    "cache.unpin": lambda child, tokens: child.llama.cache.unpin(
-        None if tokens is None else Prewarmed({}, tokens)
+#: Operations are methods of these; the attributes of a model that are asked for are named.
+_OWNERS: Mapping[str, Callable[[Llama], Any]] = {
+    "Conversations": lambda llama: Conversations(llama.runtime.port),
+    "LoadedModel": lambda llama: llama.runtime.loaded,
+    "SequenceStates": lambda llama: SequenceStates(
+        llama.runtime.port, llama.runtime.by_hand, llama.runtime.last
     ),
-    "conversations": _conversations,
-    "copy_out": lambda child, seconds: child.llama.runtime.loaded.copy_out(seconds),
-    "count": lambda child, request: child.llama.runtime.loaded.count(request),
-    "fingerprint": lambda child: child.llama.runtime.loaded.fingerprint,
+}
+_OF_A_MODEL = {
+    f"LoadedModel.{name}"
+    for name in ("count", "fingerprint", "report", "reset", "warm_up", "write_out")
+}
+_OTHERS: Mapping[str, Callable[..., Any]] = {
     "medium": lambda child, *given: without_source(_reader(child).read(*given)),
-    "most_embedded": lambda child: child.llama.runtime.loaded.embedding_queue.limit,
-    "mostly_cached": lambda child, prompt: _states(child).mostly_cached(prompt),
-    "of_prompt": lambda child, *given: _states(child).of_prompt(*given),
-    "report": lambda child: child.llama.runtime.loaded.report(),
+    "most_embedded": lambda child: child.llama.runtime.port.embedding_queue.limit,
     "set_store": _Child.set_store,
     "vectors": lambda child, *given: _reader(child).vectors(*given),
-    "warm_up": lambda child: child.llama.runtime.loaded.warm_up(),
-    "write_out": lambda child, seconds: child.llama.runtime.loaded.write_out(seconds),
 }
 
 

@@ -6,11 +6,11 @@ metadata, the templates, all read from the file without its weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,9 @@ from llama_py import forks
 from llama_py.api.facts import ContextFacts, EngineReport, ProcessStatus
 from llama_py.api.isolation.port import IsolatedEmbeddingQueue, IsolatedPort, check_drafters
 from llama_py.api.isolation.process import ModelProcess
-from llama_py.api.loading import LoadedModel, media_limits
+from llama_py.api.loading import media_limits
 from llama_py.api.media import MediaReader, ModelMedia, find_projector
+from llama_py.api.port import LoadedModel, ModelPort
 from llama_py.api.weights import context_params_of
 from llama_py.core import backend, rpc
 from llama_py.core.model import Model
@@ -34,6 +35,8 @@ from llama_py.memory.text_keys import TextKeys
 from llama_py.options import LOAD
 from llama_py.options.drafters import as_speculative, read_speculative
 from llama_py.params import ModelParams
+from llama_py.states.disk import LlamaDiskCache
+from llama_py.states.store import StateStore
 
 __all__ = ["IsolatedModel", "load_isolated"]
 
@@ -89,10 +92,8 @@ class IsolatedMedia(ModelMedia):
         return self._reader
 
 
-class IsolatedModel(LoadedModel):
+class IsolatedModel(ModelPort):
     """A model whose context is in a process of its own; see the module.
-
-    What needs the context itself raises ``IsolationError``.
 
     Args:
         model: its file, without weights.
@@ -100,35 +101,22 @@ class IsolatedModel(LoadedModel):
         arguments: those of ``Llama``.
     """
 
-    __slots__ = ("__dict__", "_facts", "isolated_port", "model_process")
-
     def __init__(self, model: Model, process: ModelProcess, arguments: Mapping[str, Any]) -> None:
         port = IsolatedPort(process)
-        facts = process.facts
-        self._facts = facts.context if facts is not None else None
+        self._facts = process.facts.context if process.facts is not None else None
         media = None
         if self._facts is not None:
             given = arguments["mmproj"]
             path = find_projector(model.path, model.n_embd) if given == "auto" else given
             media = IsolatedMedia(model, None if path is None else Path(path), arguments, port)
-        super().__init__(model, None, media=media)
+        super().__init__(model, media, port)
         self.model_process = process
-        self.isolated_port = port
-
-    @property
-    def isolated(self) -> bool:
-        """True."""
-        return True
+        self._port = port
 
     @property
     def own_process(self) -> ProcessStatus:
         """How the other process is."""
         return self.model_process.status
-
-    @property
-    def vocab_only(self) -> bool:
-        """False: the weights are elsewhere."""
-        return False
 
     @property
     def generates(self) -> bool:
@@ -137,26 +125,22 @@ class IsolatedModel(LoadedModel):
 
     @cached_property
     def embedding_queue(self) -> IsolatedEmbeddingQueue:
-        """The embedder in the other process.
-
-        Raises:
-            ParameterError: the model has no embeddings.
-        """
+        """The embedder in the other process."""
         check_embeds(self.model)
-        return IsolatedEmbeddingQueue(self.isolated_port, self.isolated_port.ask("most_embedded"))
+        return IsolatedEmbeddingQueue(self._port, self._port.ask("most_embedded"))
 
     @property
-    def port(self) -> IsolatedPort:
+    def queue(self) -> IsolatedPort:
         """Where requests are submitted."""
         if self._facts is None:
-            self._refuse_to_generate()
-        return self.isolated_port
+            raise self._refusal()
+        return self._port
 
     @property
     def facts(self) -> ContextFacts:
         """The context's constant facts."""
         if self._facts is None:
-            self._refuse_to_generate()
+            raise self._refusal()
         return self._facts
 
     @cached_property
@@ -164,15 +148,15 @@ class IsolatedModel(LoadedModel):
         """How texts of prompts are compared and tokenized."""
         return TextKeys(self.model.vocab)
 
-    def count(self, request: GenerationRequest) -> int:
-        """See ``LoadedModel.count``."""
-        count: int = self.port.ask("count", replace(request, on_progress=None))
-        return count
+    @property
+    def fingerprint(self) -> str:
+        """Everything that the bytes of a saved state depend on."""
+        found: str = self.queue.ask("LoadedModel.fingerprint")
+        return found
 
     @property
     def metrics(self) -> Metrics:
-        """What the engines of all its processes have counted; those that died, until they told it
-        last."""
+        """Counters of the engines of all its processes."""
         return self.report().metrics
 
     @property
@@ -181,62 +165,55 @@ class IsolatedModel(LoadedModel):
         return self.model_process.metrics
 
     def report(self) -> EngineReport:
-        """How the engine is doing now.
-
-        Raises:
-            EngineDeadError: it is not there.
-        """
-        report: EngineReport = self.port.ask("report")
+        """See ``ModelPort.report``."""
+        report: EngineReport = self.queue.ask("LoadedModel.report")
         self.model_process.note_metrics(report.metrics)
         return replace(report, metrics=self.metrics_so_far)
 
-    @property
-    def pointer(self) -> Any:
-        """There is none that C could compute with."""
-        self._parts()
-
-    @property
-    def fingerprint(self) -> str:
-        """Everything that the bytes of a saved state depend on."""
-        found: str = self.port.ask("fingerprint")
-        return found
+    def count(self, request: GenerationRequest) -> int:
+        """See ``ModelPort.count``."""
+        return int(self.queue.ask("LoadedModel.count", replace(request, on_progress=None)))
 
     def warm_up(self) -> None:
-        """Let the first request take no longer than others."""
+        """See ``ModelPort.warm_up``."""
         if self.generates:
-            self.port.ask("warm_up")
+            self.queue.ask("LoadedModel.warm_up")
 
-    def copy_out(self, seconds: float) -> bool:
-        """See ``LoadedModel.copy_out``."""
-        return bool(self.port.ask("copy_out", seconds))
+    def set_store(self, store: StateStore | None) -> None:
+        """Have the other process open the same directory, and use it."""
+        if store is not None and not isinstance(store, LlamaDiskCache):
+            raise IsolationError(
+                f"{type(store).__name__} keeps conversations in this process, and the model's own "
+                "would lose them with itself; use a LlamaDiskCache, or load it without isolate=True"
+            )
+        self.check_generates()
+        self._port.refuse_callbacks()
+        self.model_process.remember("set_store", store)
 
     def write_out(self, seconds: float) -> bool:
-        """See ``LoadedModel.write_out``."""
-        return bool(self.port.ask("write_out", seconds))
+        """See ``ModelPort.write_out``."""
+        return bool(self.queue.ask("LoadedModel.write_out", seconds))
 
-    def close(self) -> None:
-        """End the other process, and free what there is here."""
-        if not self.inherited:
-            self.isolated_port.refuse_callbacks()
-        self.model_process.close()
-        self._model.close()
+    def reset(self, cancel: bool, also: Callable[[], None] = lambda: None) -> None:
+        """See ``ModelPort.reset``."""
+        self.queue.ask("LoadedModel.reset", cancel)
+        also()
 
-    def _refuse_to_generate(self) -> NoReturn:
-        if self._process.inherited:
-            raise forks.refuse()
-        raise ParameterError.about_model(
-            self._model.path,
-            f"is an encoder ({self._model.architecture}), which does not generate text: it "
-            "embeds (embed, rerank); load a decoder model",
-        )
-
-    def _parts(self) -> NoReturn:
-        if self._process.inherited:
+    def here(self) -> LoadedModel:
+        """It is not here."""
+        if self.inherited:
             raise forks.refuse()
         raise IsolationError(
             "this needs the model's context, its cells or its C pointers, which are in a process "
             "of their own; load the model without isolate=True"
         )
+
+    def close(self) -> None:
+        """End the other process, and free what there is here."""
+        if not self.inherited:
+            self._port.refuse_callbacks()
+        self.model_process.close()
+        self._model.close()
 
 
 def load_isolated(arguments: Mapping[str, Any], given: Mapping[str, Any]) -> IsolatedModel:

@@ -34,7 +34,7 @@ __all__ = [
 USUAL = (1 << 23, 1 << 28)
 #: The same while the answer to one of ``STATES`` is awaited, which may be a whole conversation.
 LARGE = (1 << 23, memory_bytes())
-STATES = frozenset({"conversations", "of_prompt"})
+STATES = frozenset({"Conversations.export", "Conversations.held", "SequenceStates.of_prompt"})
 
 
 class Down(IntEnum):

@@ -236,7 +236,7 @@ class ModelProcess:
             return self.facts
 
     def ask(self, name: str, *arguments: Any, tenant: str = "") -> Any:
-        """Have a function of the other process called (``child.SERVICES``); what it returns.
+        """Have a function of the other process called (see ``child``); what it returns.
 
         Raises:
             EngineDeadError: it died meanwhile, or is not there.

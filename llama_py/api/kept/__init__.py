@@ -1,1 +1,1 @@
-"""What a model keeps: ``llm.cache``, states, snapshots, conversations."""
+"""Conversations of a model: ``llm.states``, ``llm.cache``, and a server's by name."""

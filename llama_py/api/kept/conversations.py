@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from llama_py.api.kept import session_sequences
-from llama_py.api.loading import LoadedModel
+from llama_py.api.port import LoadedModel, ModelPort, operation
 from llama_py.errors import (
     ConversationBusyError,
     ConversationMissingError,
@@ -88,29 +88,20 @@ class Conversations:
     adapters that are loaded.
     """
 
-    def __init__(self, loaded: LoadedModel) -> None:
-        self._loaded = loaded
+    def __init__(self, port: ModelPort) -> None:
+        self.port = port
 
     @property
-    def namespace(self) -> Hashable:
-        """That of requests which name none."""
-        return self._loaded.facts.namespace
+    def _loaded(self) -> LoadedModel:
+        return self.port.here()
 
     @property
-    def sequences(self) -> int:
-        """How many there can be in memory."""
-        return self._loaded.facts.n_seq_max
-
-    @property
-    def room(self) -> int:
-        """Tokens that one of them can hold."""
-        return self._loaded.facts.limit
-
-    @property
+    @operation
     def drafts(self) -> bool:
         """Whether requests that say nothing about drafts have some."""
         return self._loaded.engine.drafts
 
+    @operation
     def held(self) -> list[HeldConversation]:
         """The sequences in memory, by number."""
         return self._loaded.driver.run(self._held)
@@ -128,7 +119,7 @@ class Conversations:
                     running.request.generation.max_tokens,
                     running.drafting is not None,
                 )
-        live = sorted(self._loaded.cache.live.values(), key=lambda each: each.number)
+        live = sorted(self._loaded.cache.live, key=lambda each: each.number)
         return [
             HeldConversation(
                 each.number,
@@ -142,6 +133,7 @@ class Conversations:
             for each in live
         ]
 
+    @operation
     def in_memory(self, prompts: Sequence[tuple[Sequence[int], Hashable | None]]) -> list[int]:
         """How many tokens of each prompt need not be evaluated: a sequence or RAM has them.
 
@@ -158,7 +150,7 @@ class Conversations:
                 both = min(len(tokens), len(held))
                 parted = np.flatnonzero(tokens[:both] != held[:both])
                 counts.append(int(parted[0]) if parted.size else both)
-            store = cache.offload_store
+            store = cache.stores.offload_store
             if store is not None and not store.closed:
                 counts += [each.matched for each in store.find(tokens, cache.fingerprint(own))]
             most.append(max(counts))
@@ -166,6 +158,7 @@ class Conversations:
 
     # -- out and in -----------------------------------------------------------------------------
 
+    @operation
     def export(
         self, which: Which, namespace: Hashable | None = None, length: int | None = None
     ) -> StoredState:
@@ -210,7 +203,7 @@ class Conversations:
         try:
             return self._loaded.copied(copying)
         finally:
-            driver.run(lambda: cache.drop(part))
+            driver.run(lambda: cache.live.drop(part))
 
     def _begin_part(
         self, which: Which, namespace: Hashable | None, length: int
@@ -224,17 +217,8 @@ class Conversations:
         source, most = shared
         _check_idle(source)
         check_number("length", length, 1, most, integer=True)
-        source.busy = True  # so that it does not make room for its own beginning
-        try:
-            part = cache.copy_prefix(source, length)
-        finally:
-            source.busy = False
-        part.busy, part.session = True, source.session if isinstance(which, int) else which
-        try:
-            return part, cache.saving.copy(part)
-        except BaseException:
-            cache.drop(part)
-            raise
+        session = source.session if isinstance(which, int) else which
+        return session_sequences.begin_part(cache, source, length, session)
 
     def _stored(self, which: Which, namespace: Hashable | None) -> StoredState | None:
         """What is left of a session whose sequence had to make room."""
@@ -245,6 +229,7 @@ class Conversations:
         states = (store.get(key) for store, key in found)
         return next((state for state in states if state is not None), None)
 
+    @operation
     def bring_in(
         self, state: StoredState, session: str | None, namespace: Hashable | None = None
     ) -> None:
@@ -287,6 +272,7 @@ class Conversations:
 
     # -- by name --------------------------------------------------------------------------------
 
+    @operation
     def forget(self, which: Which, namespace: Hashable | None = None) -> int:
         """Forget a conversation, in memory and in the stores; how many tokens were in memory.
 
@@ -316,6 +302,7 @@ class Conversations:
         _check_idle(*session_sequences.sequences_of(cache, which, namespace))
         return session_sequences.forget_session(cache, which, namespace)
 
+    @operation
     def rename(self, old: str, new: str, namespace: Hashable | None = None) -> None:
         """Hand over what there is of one session to another one, in memory and in the stores.
 
@@ -324,7 +311,7 @@ class Conversations:
         """
         own = self._or_own(namespace)
         self._loaded.driver.run(lambda: self._rename(old, new, own))
-        self._loaded.write_out(_PATIENCE)
+        self.port.write_out(_PATIENCE)
         for store, key in session_sequences.stored_of(self._loaded.cache, old, own):
             session_sequences.rename_entry(store, key, new)
 
@@ -332,6 +319,7 @@ class Conversations:
         _check_idle(*session_sequences.sequences_of(self._loaded.cache, old, namespace))
         session_sequences.rename_session(self._loaded.cache, old, new, namespace)
 
+    @operation
     def save(self, session: str, namespace: Hashable | None = None) -> int:
         """Have all of a session written to the store that was set; how many tokens it has.
 
@@ -340,10 +328,10 @@ class Conversations:
             StorageError: not all of it could be written.
         """
         count = self._loaded.driver.run(lambda: self._save(session, namespace))
-        self._loaded.write_out(_PATIENCE)
+        self.port.write_out(_PATIENCE)
         cache = self._loaded.cache
         found = session_sequences.stored_of(cache, session, self._or_own(namespace))
-        known = (store.info(key) for store, key in found if store is cache.saved)
+        known = (store.info(key) for store, key in found if store is cache.stores.saved)
         written = max((entry.length for entry in known if entry is not None), default=0)
         if written < count:
             raise StorageError(
@@ -354,13 +342,13 @@ class Conversations:
 
     def _save(self, session: str, namespace: Hashable | None) -> int:
         sequence = self._idle(session, namespace)
-        self._loaded.cache.save(sequence, least=1)
+        self._loaded.cache.saving.begin(sequence, least=1)
         return len(sequence.tokens)
 
     # -- one of them ----------------------------------------------------------------------------
 
     def _or_own(self, namespace: Hashable | None) -> Hashable:
-        return self.namespace if namespace is None else namespace
+        return self.port.facts.namespace if namespace is None else namespace
 
     def _passed_on(
         self, which: Which, namespace: Hashable | None
@@ -374,7 +362,7 @@ class Conversations:
         cache, own = self._loaded.cache, self._or_own(namespace)
         found: LiveSequence | None
         if isinstance(which, int):
-            found = cache.live.get(which)
+            found = cache.live.by_number.get(which)
         else:
             found = next(iter(session_sequences.sequences_of(cache, which, own)), None)
         if found is None or found.namespace != own or not found.tokens:

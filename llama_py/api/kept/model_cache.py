@@ -1,86 +1,29 @@
-"""``ModelCache``: what a model has in memory and in its stores. It is ``llm.cache``."""
+"""``ModelStates``: what is kept of conversations; ``ModelCache``: all that is in memory."""
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
-from llama_py.api.kept.snapshots import Snapshots
-from llama_py.api.kept.states import LlamaState, SnapshotInfo, States
+from llama_py.api.kept.conversations import Conversations
+from llama_py.api.kept.reports import CacheReport
+from llama_py.api.kept.states import LlamaState, SequenceStates, SnapshotInfo
 from llama_py.api.runtime import Runtime
 from llama_py.engine.request import GenerationRequest, Prompt
-from llama_py.errors import ParameterError, ParameterTypeError, StateError, shown
-from llama_py.memory.sequences import ResolvedPrompt, ReuseInfo
+from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.memory.sequences import ReuseInfo
 from llama_py.options import PromptOptions
 from llama_py.params import GenerationParams, SamplingParams
+from llama_py.states.named import NamedState, NamedStates
 from llama_py.states.state import StoredState
 from llama_py.states.store import StateStore
 
-__all__ = ["BytesReport", "CacheReport", "ModelCache", "Prewarmed", "SequenceReport", "check_store"]
+__all__ = ["ModelCache", "ModelStates", "Prewarmed", "check_store"]
 
 Messages = Sequence[Mapping[str, Any]]
-
-#: Seconds that another store waits for what the one before it is to get.
-_PATIENCE = 10.0
-
-
-class SequenceReport(TypedDict):
-    """A sequence that a model has in memory.
-
-    Attributes:
-        sequence: its number in the context.
-        tokens: what it holds; other sequences may share the beginning.
-        bytes: of its state, as if nothing were shared.
-        busy: a request is using it.
-        pinned: it has something that was pinned.
-        session: the ``session_id`` of the call that used it last.
-    """
-
-    sequence: int
-    tokens: int
-    bytes: int
-    busy: bool
-    pinned: bool
-    session: str | None
-
-
-class BytesReport(TypedDict):
-    """Bytes in each tier.
-
-    Attributes:
-        context: of all sequences; what they share is counted for each.
-        checkpoints: of states to go back to.
-        parked: of idle conversations that were moved out of the context.
-        saved: in the store that was set.
-        snapshots: of named ones.
-    """
-
-    context: int
-    checkpoints: int
-    parked: int
-    saved: int
-    snapshots: int
-
-
-class CacheReport(TypedDict):
-    """A model's conversations in memory.
-
-    Attributes:
-        kind: of the memory; it decides what can be reused.
-        cells: of the context; ``cells_used`` of them hold tokens.
-        free_sequences: that no conversation has.
-        checkpoints: how many there are.
-    """
-
-    kind: str
-    cells: int
-    cells_used: int
-    sequences: list[SequenceReport]
-    free_sequences: int
-    bytes: BytesReport
-    checkpoints: int
 
 
 class Prewarmed(dict[str, Any]):
@@ -98,20 +41,148 @@ class Prewarmed(dict[str, Any]):
         return Prewarmed, (dict(self), self.tokens)
 
 
-class ModelCache:
-    """The cache of a model: reports, stores, snapshots, saved states and pins.
+class ModelStates:
+    """Conversations that a model keeps; it is ``llm.states``.
+
+    A state is one sequence: what ``eval`` evaluated, or else the conversation of the call that
+    ended last. Restored, it is where ``eval`` goes on, and later calls may reuse it. All methods
+    may be called by any thread.
+    """
+
+    def __init__(self, runtime: Runtime, slots: int) -> None:
+        self._runtime = runtime
+        self._sequences = SequenceStates(runtime.port, runtime.by_hand, runtime.last)
+        self._named = NamedStates(slots)
+
+    # -- states and snapshots -------------------------------------------------------------------
+
+    def save(self, name: str | None = None, length: int | None = None) -> LlamaState:
+        """A copy of a state. What is still being generated is not touched.
+
+        Args:
+            name: keep it as well: as a snapshot, which ``restore`` and ``pin`` find by this name.
+                An older one of that name is replaced only when the new one is complete. When all
+                ``prefix_cache_slots`` are taken, the one that was not used for longest goes.
+            length: only its first tokens. A recurrent state cannot be taken apart, nor a window
+                that has passed: there it works at the positions of checkpoints only.
+
+        Raises:
+            ParameterError: it has a name, and snapshots are off (``prefix_cache_slots=0``).
+            StateError: nothing was evaluated yet; it is not in memory any more; or ``length``
+                tokens cannot be given back.
+        """
+        if name is not None:
+            _check_name(name)
+            if not self._named.slots:
+                raise ParameterError(
+                    "snapshots are off; load the model with prefix_cache_slots > 0"
+                )
+        state = self._sequences.save(length)
+        if name is not None:
+            self._named.keep("", NamedState(name, state.stored, state.logits))
+        return state
+
+    def restore(self, what: LlamaState | str) -> SnapshotInfo:
+        """Bring a state back: one that ``save`` returned, or a snapshot by its name.
+
+        Raises:
+            ParameterError: there is no snapshot of that name.
+            FingerprintError: it was made by another model, or under other settings.
+            StateError: it does not fit.
+        """
+        self._runtime.loaded.driver.check()
+        state = self._snapshot(what) if isinstance(what, str) else what
+        self._sequences.load(state)
+        return SnapshotInfo(what if isinstance(what, str) else "", state.n_tokens, state.nbytes)
+
+    def list(self) -> builtins.list[SnapshotInfo]:
+        """The snapshots, least recently used first."""
+        return [
+            SnapshotInfo(each.name, len(each.state.tokens), each.nbytes)
+            for each in self._named.of("")
+        ]
+
+    def drop(self, name: str) -> None:
+        """Forget a snapshot, if there is one of that name."""
+        self._named.drop("", "", _check_name(name))
+
+    def _snapshot(self, name: str) -> LlamaState:
+        found = self._named.get("", "", _check_name(name))
+        if found is None:
+            known = ", ".join(repr(each.name) for each in self._named.of("")) or "none"
+            raise ParameterError(f"there is no snapshot {name!r}; there are: {known}")
+        return LlamaState(found.state, found.logits)
+
+    # -- pins -----------------------------------------------------------------------------------
+
+    def pin(self, what: Prewarmed | str) -> None:
+        """Keep a beginning in memory: it is evicted only when nothing else is left.
+
+        Args:
+            what: what ``prewarm`` returned, or the name of a snapshot, which is brought back if it
+                is not in memory.
+
+        Raises:
+            ParameterError: there is no such snapshot.
+            StateError: it is not in memory any more: prewarm it again.
+        """
+        there = self._sequences.hold(self._tokens_of(what), isinstance(what, str))
+        if isinstance(what, str) and not there:
+            Conversations(self._runtime.port).bring_in(self._snapshot(what).stored, None)
+
+    def unpin(self, what: Prewarmed | str | None = None) -> None:
+        """Release a pin: the beginning may be evicted like everything else.
+
+        Args:
+            what: as for ``pin``; None for everything that is pinned.
+        """
+        self._sequences.let_go(None if what is None else self._tokens_of(what))
+
+    def _tokens_of(self, what: Prewarmed | str) -> tuple[int, ...]:
+        if isinstance(what, Prewarmed):
+            return what.tokens
+        if isinstance(what, str):
+            return tuple(self._snapshot(what).stored.tokens.tolist())
+        raise ParameterTypeError(
+            f"what must be what prewarm() returned or the name of a snapshot, not {shown(what)}"
+        )
+
+    # -- stores ---------------------------------------------------------------------------------
+
+    def set_store(self, store: StateStore | None) -> None:
+        """Write every conversation to ``store`` when a call ends, and look there for prefixes.
+
+        Args:
+            store: a ``LlamaRAMCache`` or ``LlamaDiskCache``; None stops using one. It is not
+                closed with the model, and several models and processes may share one.
+
+        Raises:
+            ParameterTypeError: it is not a store.
+        """
+        check_store(store)
+        self._runtime.port.set_store(store)
+
+    def flush(self, timeout: float = 10.0) -> bool:
+        """Wait until what calls left behind is in the store that was set.
+
+        Conversations are written beside other calls, after the end of their replies.
+
+        Returns:
+            False if that took longer than ``timeout`` seconds.
+        """
+        return self._runtime.port.write_out(timeout)
+
+
+class ModelCache(ModelStates):
+    """The cache of a model, with all that ``ModelStates`` has; it is ``llm.cache``.
 
     Conversations are found by their text automatically; most programs need only ``info`` and
     ``report()``. All methods may be called by any thread.
     """
 
-    def __init__(self, runtime: Runtime, slots: int) -> None:
-        self._runtime = runtime
-        self._states = States(runtime.loaded, runtime.by_hand, runtime.last)
-        self._snapshots = Snapshots(runtime.loaded, self._states, slots)
-
     def __repr__(self) -> str:
-        if self._runtime.loaded.inherited or self._runtime.loaded.model.closed:
+        port = self._runtime.port
+        if port.inherited or port.model.closed:
             return "ModelCache(closed)"
         report = self.report()
         talks = len(report["sequences"])
@@ -134,127 +205,11 @@ class ModelCache:
 
     def report(self) -> CacheReport:
         """Cells, sequences, and bytes in each tier."""
-        return self._runtime.loaded.driver.run(self._report)
+        found = self._sequences.report()
+        found["bytes"]["snapshots"] = sum(each.nbytes for each in self._named.of(""))
+        return found
 
-    def _report(self) -> CacheReport:
-        cache, context = self._runtime.loaded.cache, self._runtime.loaded.context
-        sequences: list[SequenceReport] = [
-            {
-                "sequence": sequence.number,
-                "tokens": len(sequence.tokens),
-                "bytes": context.state_size(sequence.number) if sequence.tokens else 0,
-                "busy": sequence.busy,
-                "pinned": cache.is_pinned(sequence),
-                "session": sequence.session,
-            }
-            for sequence in cache.live.values()
-        ]
-        return {
-            "kind": cache.traits.kind.value,
-            "cells": context.n_ctx,
-            "cells_used": cache.cells_used(),
-            "sequences": sequences,
-            "free_sequences": context.n_seq_max - len(sequences),
-            "bytes": {
-                "context": sum(entry["bytes"] for entry in sequences),
-                "checkpoints": cache.checkpoints.used_bytes,
-                "parked": cache.offload_store.used_bytes if cache.offload_store is not None else 0,
-                "saved": cache.saved.used_bytes if cache.saved is not None else 0,
-                "snapshots": self._snapshots.nbytes,
-            },
-            "checkpoints": len(cache.checkpoints),
-        }
-
-    # -- stores ---------------------------------------------------------------------------------
-
-    def set_store(self, store: StateStore | None) -> None:
-        """Write every conversation to ``store`` when a call ends, and look there for prefixes.
-
-        Args:
-            store: a ``LlamaRAMCache`` or ``LlamaDiskCache``; None stops using one. It is not
-                closed with the model, and several models and processes may share one.
-
-        Raises:
-            ParameterTypeError: it is not a store.
-        """
-        check_store(store)
-        cache = self._runtime.loaded.cache
-
-        def use() -> None:
-            cache.saving.flush()  # what has ended meanwhile
-            cache.saved = store
-            for sequence in cache.live.values():
-                sequence.saved_key, sequence.saved_length = None, 0
-
-        self._runtime.loaded.copy_out(_PATIENCE)
-        self._runtime.loaded.driver.run(use)
-
-    def flush(self, timeout: float = 10.0) -> bool:
-        """Wait until what calls left behind is in the store that was set.
-
-        Conversations are written beside other calls, after the end of their replies.
-
-        Returns:
-            False if that took longer than ``timeout`` seconds.
-        """
-        return self._runtime.loaded.write_out(timeout)
-
-    # -- saved states ---------------------------------------------------------------------------
-
-    def save_state(self) -> LlamaState:
-        """A copy of what ``eval`` evaluated, or else of the conversation of the call that ended
-        last. What is still being generated is not touched.
-
-        Raises:
-            StateError: nothing was evaluated yet, or it is not in memory any more.
-        """
-        return self._states.save()
-
-    def load_state(self, state: LlamaState) -> None:
-        """Bring a saved state back. ``eval`` goes on after it, and other calls may reuse it.
-
-        Raises:
-            FingerprintError: it was made by another model, or under other settings.
-            StateError: it does not fit.
-        """
-        self._states.load(state)
-
-    # -- named snapshots ------------------------------------------------------------------------
-
-    def snapshot(self, name: str, length: int | None = None) -> SnapshotInfo:
-        """Keep a copy of what ``save_state`` would save, under ``name``.
-
-        An older snapshot of that name is replaced only when the new one is complete. When all
-        ``prefix_cache_slots`` are taken, the one that was not used for longest goes.
-
-        Args:
-            length: only its first tokens. A recurrent state cannot be taken apart, nor a window
-                that has passed: there it works at the positions of checkpoints only.
-
-        Raises:
-            ParameterError: snapshots are off (``prefix_cache_slots=0``).
-            StateError: as ``save_state``; or ``length`` tokens cannot be given back.
-        """
-        return self._snapshots.take(name, length)
-
-    def restore(self, name: str) -> SnapshotInfo:
-        """Bring a snapshot back, as ``load_state`` does.
-
-        Raises:
-            ParameterError: there is none of that name.
-            FingerprintError: it was made under other settings.
-        """
-        return self._snapshots.restore(name)
-
-    def snapshots(self) -> list[SnapshotInfo]:
-        """The snapshots, least recently used first."""
-        return self._snapshots.list()
-
-    def drop(self, name: str) -> None:
-        """Forget a snapshot, if there is one of that name."""
-        self._snapshots.drop(name)
-
-    # -- prewarming, and pins -------------------------------------------------------------------
+    # -- prewarming ----------------------------------------------------------------------------
 
     def prewarm(
         self, messages: Messages, *, pin: bool = True, **options: Unpack[PromptOptions]
@@ -302,52 +257,6 @@ class ModelCache:
         media = tuple(each for each in first.media if each.end <= end)
         return Prompt(text=a[:end], boundaries=tuple(starts[:-1]), plain=plain, media=media)
 
-    def pin(self, what: Prewarmed | str) -> None:
-        """Keep a beginning in memory: it is evicted only when nothing else is left.
-
-        Args:
-            what: what ``prewarm`` returned, or the name of a snapshot, which is brought back if it
-                is not in memory.
-
-        Raises:
-            ParameterError: there is no such snapshot.
-            StateError: it is not in memory any more: prewarm it again.
-        """
-        prompt = self._runtime.loaded.cache.resolve_tokens(self._tokens_of(what))
-        there = self._runtime.loaded.driver.run(lambda: self._pin(prompt, isinstance(what, str)))
-        if isinstance(what, str) and not there:
-            self._states.bring_in(self._snapshots.get(what).stored)
-
-    def _pin(self, prompt: ResolvedPrompt, may_be_missing: bool) -> bool:
-        cache = self._runtime.loaded.cache
-        there = cache.pin(prompt) == len(prompt.tokens)
-        if not there and not may_be_missing:
-            cache.unpin(prompt)
-            raise StateError("this is not in memory any more; prewarm it again")
-        return there
-
-    def unpin(self, what: Prewarmed | str | None = None) -> None:
-        """Release a pin: the beginning may be evicted like everything else.
-
-        Args:
-            what: as for ``pin``; None for everything that is pinned.
-        """
-        cache = self._runtime.loaded.cache
-        if what is None:
-            self._runtime.loaded.driver.run(cache.unpin_all)
-        else:
-            prompt = cache.resolve_tokens(self._tokens_of(what))
-            self._runtime.loaded.driver.run(lambda: cache.unpin(prompt))
-
-    def _tokens_of(self, what: Prewarmed | str) -> tuple[int, ...]:
-        if isinstance(what, Prewarmed):
-            return what.tokens
-        if isinstance(what, str):
-            return tuple(self._snapshots.get(what).stored.tokens.tolist())
-        raise ParameterTypeError(
-            f"what must be what prewarm() returned or the name of a snapshot, not {shown(what)}"
-        )
-
     # -- conversations that are saved to files --------------------------------------------------
 
     def state_of(
@@ -365,10 +274,10 @@ class ModelCache:
         prompt = self._runtime.calls.prompt_of(
             [*messages, {"role": "user", "content": "."}], options
         )
-        found = self._states.of_prompt(prompt, session)
-        if found is None and self._states.mostly_cached(prompt):
+        found = self._sequences.of_prompt(prompt, session)
+        if found is None and self._sequences.mostly_cached(prompt):
             self.prewarm(messages, pin=False, **options)
-            found = self._states.of_prompt(prompt, session)
+            found = self._sequences.of_prompt(prompt, session)
         return found
 
     def bring_in(self, state: StoredState, session: str) -> None:
@@ -377,7 +286,7 @@ class ModelCache:
         Raises:
             StateError: it is of another model, it does not fit, or every sequence is busy.
         """
-        self._states.restore_conversation(state, session)
+        Conversations(self._runtime.port).bring_in(state, session)
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -397,13 +306,36 @@ class ModelCache:
             LlamaError: it is called from a callback of a request; nothing was cleared.
         """
 
-        def clear() -> None:
-            self._runtime.by_hand.forget()
-            self._runtime.loaded.cache.clear()
-            self._runtime.loaded.engine.reset_counters()
-            self._runtime.last.forget()
+        self._runtime.port.reset(cancel, self._forget)
 
-        self._runtime.loaded.driver.run_when_quiet(clear, cancel=cancel)
+    def _forget(self) -> None:
+        self._runtime.by_hand.forget()
+        self._runtime.last.forget()
+
+    # -- names of versions before this one ------------------------------------------------------
+
+    def save_state(self) -> LlamaState:
+        """``llm.states.save()``."""
+        return self.save()
+
+    def load_state(self, state: LlamaState) -> None:
+        """``llm.states.restore(state)``."""
+        self.restore(state)
+
+    def snapshot(self, name: str, length: int | None = None) -> SnapshotInfo:
+        """``llm.states.save(name, length)``."""
+        state = self.save(_check_name(name), length)
+        return SnapshotInfo(name, state.n_tokens, state.nbytes)
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """``llm.states.list()``."""
+        return self.list()
+
+
+def _check_name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise ParameterTypeError(f"name must be a string, not {shown(name)}")
+    return name
 
 
 def check_store(store: Any) -> None:

@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.memory.cache import SequenceCache
+from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence, Namespace, as_tokens
 from llama_py.states.state import Key
 from llama_py.states.store import StateStore
 
 __all__ = [
+    "begin_part",
     "forget_checkpoints",
     "forget_sequence",
     "forget_session",
@@ -33,7 +35,7 @@ def sequences_of(cache: SequenceCache, session: str, namespace: Namespace) -> li
     """The sequences of a session that are in memory, the one that was used last first."""
     found = [
         sequence
-        for sequence in cache.live.values()
+        for sequence in cache.live
         if sequence.session == session and sequence.namespace == namespace
     ]
     return sorted(found, key=lambda sequence: -sequence.last_used)
@@ -48,7 +50,9 @@ def stored_of(
     """
     fingerprint = cache.fingerprint(namespace)
     return [
-        (store, key) for store in cache.stores for key in store.find_session(session, fingerprint)
+        (store, key)
+        for store in cache.stores.open
+        for key in store.find_session(session, fingerprint)
     ]
 
 
@@ -61,12 +65,29 @@ def passed_on(
         return None
     found = (
         (sequence, length)
-        for sequence in cache.live.values()
+        for sequence in cache.live
         if sequence.namespace == namespace
         for name, length in sequence.passed_on
         if name == session
     )
     return max(found, key=lambda each: each[1], default=None)
+
+
+def begin_part(
+    cache: SequenceCache, source: LiveSequence, length: int, session: str | None = None
+) -> tuple[LiveSequence, Copying]:
+    """A sequence with the first tokens of another, and its copy, which has begun."""
+    busy, source.busy = source.busy, True  # so that it does not make room for its own beginning
+    try:
+        part = cache.applier.copy_prefix(source, length)
+    finally:
+        source.busy = busy
+    part.busy, part.session = True, session
+    try:
+        return part, cache.saving.copy(part)
+    except BaseException:
+        cache.live.drop(part)
+        raise
 
 
 def forget_session(cache: SequenceCache, session: str, namespace: Namespace) -> int:
@@ -78,7 +99,7 @@ def forget_session(cache: SequenceCache, session: str, namespace: Namespace) -> 
     Returns:
         How many tokens were forgotten.
     """
-    for sequence in cache.live.values():
+    for sequence in cache.live:
         if sequence.namespace == namespace:
             others = (each for each in sequence.passed_on if each[0] != session)
             sequence.passed_on = tuple(others)
@@ -91,35 +112,33 @@ def _give_back(cache: SequenceCache, sequence: LiveSequence) -> int:
     while sequence.passed_on:
         *others, (session, length) = sequence.passed_on
         if length and not sequences_of(cache, session, sequence.namespace):
-            return _forget(cache, sequence, length, session)
+            return forget_sequence(cache, sequence, length, session)
         sequence.passed_on = tuple(others)
-    return _forget(cache, sequence)
+    return forget_sequence(cache, sequence)
 
 
-def forget_sequence(cache: SequenceCache, sequence: LiveSequence) -> int:
-    """Forget an idle sequence, with its checkpoints and its entries in the stores.
-
-    Returns:
-        How many tokens it had.
-    """
-    return _forget(cache, sequence)
-
-
-def _forget(
+def forget_sequence(
     cache: SequenceCache, sequence: LiveSequence, keep: int = 0, session: str | None = None
 ) -> int:
-    """Forget a sequence, or what is behind its first ``keep`` tokens, which are a session's."""
+    """Forget an idle sequence, with its checkpoints and its entries in the stores.
+
+    Args:
+        keep: only the tokens behind these, which are those of ``session``.
+
+    Returns:
+        How many tokens were forgotten.
+    """
     tokens, namespace = as_tokens(sequence.tokens), sequence.namespace
     offloaded, saved = sequence.offloaded_key, sequence.saved_key
     cache.saving.give_up(sequence)  # or what is left of it would be saved now
-    if keep and cache.cut_back(sequence, keep):
+    if keep and cache.applier.cut_back(sequence, keep):
         sequence.session, sequence.passed_on = session, sequence.passed_on[:-1]
     else:
         keep = 0
-        cache.drop(sequence)
+        cache.live.drop(sequence)
     forget_checkpoints(cache, tokens, namespace)
-    _discard(cache.offload_store, offloaded)
-    _discard(cache.saved, saved)
+    _discard(cache.stores.offload_store, offloaded)
+    _discard(cache.stores.saved, saved)
     return len(tokens) - keep
 
 
@@ -136,7 +155,7 @@ def forget_checkpoints(
     shared = max((matched for _, matched in holders), default=0)
     for place, record in cache.index.checkpoints_along(tokens, namespace).items():
         if place > shared and not record.pinned:
-            cache.checkpoints.discard(record)
+            cache.index.checkpoints.discard(record)
 
 
 def rename_entry(store: StateStore, key: Key, session: str) -> None:
@@ -151,11 +170,11 @@ def rename_session(cache: SequenceCache, old: str, new: str, namespace: Namespac
 
     It is going to be saved again, in place of what the saving store has of it.
     """
-    for sequence in cache.live.values():
+    for sequence in cache.live:
         if sequence.namespace == namespace:
             names = ((new if name == old else name, n) for name, n in sequence.passed_on)
             sequence.passed_on = tuple(names)
     for sequence in sequences_of(cache, old, namespace):
         sequence.session = new
         sequence.saved_length = 0
-        cache.save(sequence, least=1)
+        cache.saving.begin(sequence, least=1)

@@ -1,4 +1,4 @@
-"""``States``: what is in memory, taken out and brought back.
+"""``SequenceStates``: what is in memory, taken out and brought back.
 
 A saved state is that of the conversation of the call that ended last: it is found by its tokens,
 and never taken from a sequence that a request is using.
@@ -6,7 +6,7 @@ and never taken from a sequence that a request is using.
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,22 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.api.call import LastCalls
-from llama_py.api.loading import LoadedModel
+from llama_py.api.kept import session_sequences
+from llama_py.api.kept.reports import CacheReport, cache_report
 from llama_py.api.lowlevel import ByHand
+from llama_py.api.port import LoadedModel, ModelPort, operation
 from llama_py.engine.request import Prompt, Record
 from llama_py.errors import FingerprintError, ParameterTypeError, StateError, shown
 from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
-from llama_py.memory.state_loader import StateLoad
 from llama_py.params import check_number
 from llama_py.states.state import StoredState, refusal, why_refused
 
-__all__ = ["LlamaState", "SnapshotInfo", "States"]
+__all__ = ["LlamaState", "SequenceStates", "SnapshotInfo"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LlamaState:
-    """The return value of ``save_state``: one sequence, and the logits at its end; picklable.
+    """The return value of ``states.save``: one sequence, and the logits at its end; picklable.
 
     Attributes:
         stored: tokens, text and state of the sequence.
@@ -52,20 +53,24 @@ class LlamaState:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInfo:
-    """A named snapshot: its tokens and its bytes."""
+    """A named snapshot, or a state without a name (""): its tokens and its bytes."""
 
     name: str
     n_tokens: int
     nbytes: int
 
 
-class States:
+class SequenceStates:
     """Saves and restores the sequences of one model."""
 
-    def __init__(self, loaded: LoadedModel, by_hand: ByHand, last: LastCalls) -> None:
-        self._loaded = loaded
+    def __init__(self, port: ModelPort, by_hand: ByHand, last: LastCalls) -> None:
+        self.port = port
         self._by_hand = by_hand
         self._last = last
+
+    @property
+    def _loaded(self) -> LoadedModel:
+        return self.port.here()
 
     # -- of the last call -----------------------------------------------------------------------
 
@@ -85,7 +90,7 @@ class States:
             return LlamaState(self._loaded.copied(copying), logits)
         finally:
             if part is not None:
-                driver.run(lambda: cache.drop(part))
+                driver.run(lambda: cache.live.drop(part))
 
     def _begin(
         self, length: int | None
@@ -106,18 +111,13 @@ class States:
             return cache.saving.copy(sequence), logits, None
         if length is not None:
             check_number("length", length, 1, count, integer=True)
-        part = cache.copy_prefix(sequence, length or count)
-        part.busy = True
-        try:
-            return cache.saving.copy(part), None, part
-        except BaseException:
-            cache.drop(part)
-            raise
+        part, copying = session_sequences.begin_part(cache, sequence, length or count)
+        return copying, None, part
 
     def _find(self, ended: Record) -> tuple[LiveSequence, int]:
         """The sequence that holds the most of a request: it alone, or as its beginning."""
         tokens = [*ended.tokens, *ended.generated]
-        live = [sequence for sequence in self._loaded.cache.live.values() if sequence.tokens]
+        live = [sequence for sequence in self._loaded.cache.live if sequence.tokens]
         whole = [
             sequence
             for sequence in live
@@ -153,22 +153,6 @@ class States:
                 lambda: self._by_hand.adopt(self._checked(state).stored, state.logits, loading)
             )
 
-    def bring_in(self, stored: StoredState) -> None:
-        """Bring a state back for later calls.
-
-        Raises:
-            StateError: it is of another model, it does not fit, or every sequence is busy.
-        """
-        with self._loaded.loading(stored, self._loaded.cache.namespace) as loading:
-            self._loaded.driver.run(lambda: self._bring_in(stored, loading))
-
-    def _bring_in(self, stored: StoredState, loading: StateLoad | None) -> None:
-        if stored.fingerprint != self._loaded.fingerprint:
-            own, theirs = self._loaded.fingerprint, stored.fingerprint
-            raise FingerprintError(f"it {why_refused(own, theirs)}", refusal(own, theirs))
-        if self._loaded.cache.bring_in(stored, loading=loading) is None:
-            raise StateError("every sequence is busy; wait for a request, or raise n_seq_max")
-
     def _checked(self, state: Any) -> LlamaState:
         if not isinstance(state, LlamaState):
             raise ParameterTypeError(
@@ -182,12 +166,46 @@ class States:
             raise FingerprintError(f"this state {why}; evaluate the prompt again instead", refused)
         return state
 
+    @operation
+    def report(self) -> CacheReport:
+        """See ``ModelCache.report``."""
+        loaded = self._loaded
+        return loaded.driver.run(lambda: cache_report(loaded))
+
+    # -- pins -----------------------------------------------------------------------------------
+
+    @operation
+    def hold(self, tokens: Sequence[int], may_be_missing: bool) -> bool:
+        """Pin a beginning; whether all of it is in memory.
+
+        Raises:
+            StateError: it is not, and may not be missing.
+        """
+        cache = self._loaded.cache
+        prompt = cache.resolve_tokens(tokens)
+
+        def pin() -> bool:
+            there = cache.live.pin(prompt) == len(prompt.tokens)
+            if not there and not may_be_missing:
+                cache.live.unpin(prompt)
+                raise StateError("this is not in memory any more; prewarm it again")
+            return there
+
+        return self._loaded.driver.run(pin)
+
+    @operation
+    def let_go(self, tokens: Sequence[int] | None) -> None:
+        """Unpin a beginning, or with None everything."""
+        cache = self._loaded.cache
+        if tokens is None:
+            self._loaded.driver.run(cache.live.unpin_all)
+        else:
+            prompt = cache.resolve_tokens(tokens)
+            self._loaded.driver.run(lambda: cache.live.unpin(prompt))
+
     # -- of a conversation ----------------------------------------------------------------------
 
-    def restore_conversation(self, stored: StoredState, session: str) -> None:
-        """Bring the state of a saved conversation back, for its next turn."""
-        self.bring_in(dataclasses.replace(stored, session=session))
-
+    @operation
     def of_prompt(self, prompt: Prompt, session: str) -> StoredState | None:
         """The longest state that holds a prompt's beginning and nothing else, or None."""
         cache = self._loaded.cache
@@ -200,14 +218,14 @@ class States:
         cache = self._loaded.cache
         fitting = [
             sequence
-            for sequence in cache.live.values()
+            for sequence in cache.live
             if sequence.tokens
             and not sequence.busy
             and sequence.spelled == len(sequence.tokens)
             and _begins(text, sequence.text)
         ]
         best = max(fitting, key=lambda sequence: len(sequence.tokens), default=None)
-        store, offloaded = cache.offload_store, None
+        store, offloaded = cache.stores.offload_store, None
         if store is not None:
             states = map(store.get, store.find_session(session, self._loaded.fingerprint))
             own = (each for each in states if each is not None and _begins(text, each.text))
@@ -216,6 +234,7 @@ class States:
             return cache.saving.copy(best)
         return offloaded
 
+    @operation
     def mostly_cached(self, prompt: Prompt) -> bool:
         """Whether more than half of a prompt need not be evaluated."""
         cache = self._loaded.cache

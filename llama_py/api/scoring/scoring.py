@@ -110,6 +110,10 @@ class ScoringJob:
     def run(self) -> list[Score]:
         """See ``Llama.score``."""
         prefix, given = self._read()
+        there = self._runtime.port.elsewhere
+        if there is not None:
+            asked = [*prefix.tokens], [[*each] for each in given.tokens], self._time_left()
+            return _listed(given, there.ask("score", *asked))
         found: dict[Tokens, list[float]] = {tokens: [] for tokens in given.tokens}
         if any(found):
             self._begun = prefix.tokens
@@ -118,17 +122,14 @@ class ScoringJob:
                 self._score(found)
             finally:
                 self._let_go()
-        return [
-            Score.of(tokens, found[tokens], text)
-            for tokens, text in zip(given.tokens, given.texts, strict=True)
-        ]
+        return _listed(given, [found[tokens] for tokens in given.tokens])
 
     # -- before anything is evaluated -----------------------------------------------------------
 
     def _read(self) -> tuple[Prefix, Continuations]:
         """The tokens, all of which fit into the context."""
         prefix, continuations, options = self._arguments
-        vocab = self._runtime.loaded.model.vocab
+        vocab = self._runtime.port.model.vocab
         listed = isinstance(prefix, Sequence) and not isinstance(prefix, (str, bytes))
         if listed and any(isinstance(item, Mapping) for item in prefix):
             prompt = self._runtime.calls.prompt_of(prefix, options)
@@ -143,7 +144,7 @@ class ScoringJob:
         else:
             start = read_prefix(vocab, prefix)
         start, given = read_continuations(vocab, start, continuations)
-        limit, count = self._runtime.loaded.facts.limit, len(start.tokens)
+        limit, count = self._runtime.port.facts.limit, len(start.tokens)
         if count > limit:
             raise ContextOverflowError(count, limit, limit, "the prefix")
         for index, tokens in enumerate(given.tokens):
@@ -169,7 +170,7 @@ class ScoringJob:
 
     def _take(self, number: int) -> None:
         """Others may have the sequence, and its cells, when nothing else is left."""
-        sequence = self._runtime.loaded.cache.live.get(number)
+        sequence = self._runtime.loaded.cache.live.by_number.get(number)
         if sequence is not None and self._holds(sequence):
             self._sequence = sequence
             # A single sequence is continued, and cut again.
@@ -177,7 +178,7 @@ class ScoringJob:
 
     def _holds(self, sequence: LiveSequence) -> bool:
         count = len(self._begun)
-        live = self._runtime.loaded.cache.live.get(sequence.number) is sequence
+        live = sequence in self._runtime.loaded.cache.live
         return live and sequence.tokens[:count] == [*self._begun]
 
     def _let_go(self) -> None:
@@ -207,7 +208,7 @@ class ScoringJob:
             # They run side by side: where there is room, or in the place of idle conversations,
             # but not of most of them.
             most = self._runtime.loaded.context.n_seq_max
-            free = most - len(self._runtime.loaded.cache.live)
+            free = most - len(self._runtime.loaded.cache.live.by_number)
             width = max(1, free, most // 2)
             del longer[: self._score_some(longer[:width], found)]
 
@@ -258,3 +259,10 @@ class ScoringJob:
                     raise event.error
         self._running = None
         return events.records
+
+
+def _listed(given: Continuations, logprobs: Sequence[list[float]]) -> list[Score]:
+    return [
+        Score.of(tokens, each, text)
+        for tokens, each, text in zip(given.tokens, logprobs, given.texts, strict=True)
+    ]

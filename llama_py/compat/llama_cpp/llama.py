@@ -357,7 +357,7 @@ class Llama(Facts, ByHand):
         """``llama_context_params``; changing it has no effect."""
         from llama_py.compat.structs import context_struct
 
-        if self.native.runtime.loaded.vocab_only:
+        if self.native.runtime.port.vocab_only:
             given = self._given
             return context_struct(given, given["n_ctx"], given["n_batch"], given["n_threads"] or 1)
         return context_struct(self._given, self.n_ctx(), self.n_batch, self.n_threads)
@@ -372,7 +372,7 @@ class Llama(Facts, ByHand):
     def _ctx(self) -> Any:
         from llama_py.compat.contexts import LlamaContext
 
-        if self.native.runtime.loaded.vocab_only:  # there, such a model has a context as well
+        if self.native.runtime.port.vocab_only:  # there, such a model has a context as well
             made = LlamaContext(model=self._model, params=self.context_params, verbose=self.verbose)
             self._stack.callback(made.close)
             return made

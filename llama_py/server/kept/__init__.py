@@ -1,1 +1,1 @@
-"""Objects that clients name: sessions, snapshots, saved slots, responses."""
+"""Objects that clients name: sessions, saved slots, responses."""

@@ -32,7 +32,7 @@ from llama_py.errors import (
 from llama_py.server.kept.session_registry import SessionEntry, SessionRegistry
 from llama_py.states.disk import LlamaDiskCache, database_of
 
-__all__ = ["Sessions", "busy_failure", "conversations_of", "namespace_of"]
+__all__ = ["Sessions", "busy_failure", "namespace_of"]
 
 _log = logging.getLogger("llama_py.server")
 
@@ -42,19 +42,10 @@ _MOST = 4096
 _RETRY = 1.0
 
 
-def conversations_of(llama: Llama) -> Conversations:
-    """A model's conversations in memory."""
-    loaded = llama.runtime.loaded
-    if not loaded.isolated:
-        return Conversations(loaded)
-    from llama_py.api.isolation.remote import IsolatedConversations
-
-    return IsolatedConversations(loaded)
-
-
-def namespace_of(llama: Llama, tenant: str) -> Hashable | None:
-    """What the requests of a tenant share prefixes in; None is what everybody does."""
-    return (llama.runtime.loaded.facts.namespace, tenant) if tenant else None
+def namespace_of(llama: Llama, tenant: str) -> Hashable:
+    """The namespace that the requests of a tenant share prefixes in."""
+    own = llama.runtime.port.facts.namespace
+    return (own, tenant) if tenant else own
 
 
 def busy_failure(error: ConversationBusyError) -> RequestError:
@@ -168,11 +159,11 @@ class Sessions:
         """What is in memory of a tenant's sessions, by their names."""
         found: dict[str, list[HeldConversation]] = {}
         for llama in self._loaded():
-            status = llama.runtime.loaded.own_process
+            status = llama.runtime.port.own_process
             if status is not None and not status.ready:  # nobody waits until it is
                 continue
             try:
-                sequences = conversations_of(llama).held()
+                sequences = Conversations(llama.runtime.port).held()
             except (ClosedError, EngineDeadError):  # it was unloaded just now, or hangs
                 continue
             for each in sequences:
@@ -198,7 +189,10 @@ class Sessions:
         heirs = self._registry.silent_forks(tenant, name)
         heir = label_of(tenant, heirs[0].id) if heirs else None
         for llama in self._loaded():
-            conversations, namespace = conversations_of(llama), namespace_of(llama, tenant)
+            conversations, namespace = (
+                Conversations(llama.runtime.port),
+                namespace_of(llama, tenant),
+            )
             try:
                 if heir is not None:
                     conversations.rename(label, heir, namespace)
@@ -250,7 +244,7 @@ class Sessions:
         label = label_of(tenant, name) or ""
         for llama in self._loaded():
             try:
-                conversations_of(llama).save(label, namespace_of(llama, tenant))
+                Conversations(llama.runtime.port).save(label, namespace_of(llama, tenant))
             except ConversationBusyError as error:
                 raise busy_failure(error) from None
             except StorageError as error:

@@ -59,7 +59,7 @@ class ModelLoader:
         settings = model.settings
         options: dict[str, Any] = {**settings.options, "progress": self._wanted}
         llama = await self._in_a_thread(lambda: _loaded(settings.path, options))
-        if llama.runtime.loaded.generates:
+        if llama.runtime.port.generates:
             # Let a thread do what the first request would have to do.
             loop = asyncio.get_running_loop()
             done = loop.run_in_executor(self._threads, self._use_once, llama)
@@ -105,7 +105,7 @@ class ModelLoader:
 def _loaded(path: str, options: dict[str, Any]) -> Llama:
     llama = Llama(path, **options)
     try:
-        llama.runtime.loaded.warm_up()
+        llama.runtime.port.warm_up()
     except BaseException:
         llama.close()
         raise

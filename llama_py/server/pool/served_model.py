@@ -15,7 +15,7 @@ from llama_py.server.pool.modalities import senses_of
 if TYPE_CHECKING:
     from llama_py.api.facts import EngineReport, ProcessStatus
     from llama_py.api.llama import Llama
-    from llama_py.api.loading import LoadedModel
+    from llama_py.api.port import ModelPort
     from llama_py.dialects.context import CallContext
     from llama_py.server.config.settings import ModelSettings, Settings
 
@@ -60,7 +60,7 @@ class ServedModel:
         self._restarts = 0
         #: What was counted until it was loaded last, and what has counted since: its engine, or the
         #: metrics that this has left. One value, which threads see as a whole.
-        self._counted: tuple[Metrics, LoadedModel | Metrics | None] = (Metrics(), None)
+        self._counted: tuple[Metrics, ModelPort | Metrics | None] = (Metrics(), None)
 
     @property
     def llama(self) -> Llama:
@@ -76,7 +76,7 @@ class ServedModel:
     @property
     def lost(self) -> bool:
         """Whether a device that it is on was lost: it cannot compute any more."""
-        return self._llama is not None and self._llama.runtime.loaded.lost
+        return self._llama is not None and self._llama.runtime.port.lost
 
     @property
     def counted(self) -> tuple[Metrics, EngineReport | None] | None:
@@ -102,7 +102,7 @@ class ServedModel:
     @property
     def own_process(self) -> ProcessStatus | None:
         """How the process is that it has of its own, if it is loaded and has one."""
-        return None if self._llama is None else self._llama.runtime.loaded.own_process
+        return None if self._llama is None else self._llama.runtime.port.own_process
 
     @property
     def is_restarting(self) -> bool:
@@ -133,9 +133,9 @@ class ServedModel:
     def enter(self, llama: Llama) -> None:
         """It is in memory now."""
         self._llama, self.status, self.problem = llama, ModelStatus.LOADED, None
-        model = llama.runtime.loaded.model
+        model = llama.runtime.port.model
         self.meta = {
-            "n_ctx": llama.n_ctx() if llama.runtime.loaded.generates else model.n_ctx_train,
+            "n_ctx": llama.n_ctx() if llama.runtime.port.generates else model.n_ctx_train,
             "n_ctx_train": model.n_ctx_train,
             "n_embd": model.n_embd,
             "n_params": model.n_params,
@@ -143,11 +143,11 @@ class ServedModel:
             "size": model.size_bytes,
         }
         self._senses = llama.runtime.rendering.senses
-        if llama.runtime.loaded.generates:
+        if llama.runtime.port.generates:
             before, last = self._counted
             self._counted = (
                 before + last if isinstance(last, Metrics) else before,
-                llama.runtime.loaded,
+                llama.runtime.port,
             )
 
     def leave(self) -> Llama:

@@ -26,7 +26,6 @@ from llama_py.options.checks import read_text
 from llama_py.params import GenerationParams
 from llama_py.server.access.keys import ADMIN, CHAT
 from llama_py.server.exchange import respond
-from llama_py.server.kept.sessions import conversations_of
 from llama_py.server.operations import ANSWERED, MODEL, ONE_MODEL, Operation, Routes
 from llama_py.server.pool.pool import ServedModel
 from llama_py.server.routes.common import json_response
@@ -76,7 +75,7 @@ async def _completion(request: Request) -> Response:
 )
 async def _infill(request: Request) -> Response:
     def parse(body: Body, model: ServedModel) -> WireCall:
-        room = conversations_of(model.llama).room
+        room = model.llama.runtime.port.facts.limit
         return read_infill(model.context, body, room=room, **_options(request, body, model))
 
     return await respond(request, parse)
@@ -251,7 +250,8 @@ async def _props(request: Request) -> Response:
 
 
 def _model_props(model: ServedModel) -> Body:
-    llama, conversations = model.llama, conversations_of(model.llama)
+    llama = model.llama
+    facts = llama.runtime.port.facts
     vocab = llama.vocab
     sampling = read_native_sampling(model.context, {})
     return {
@@ -259,13 +259,13 @@ def _model_props(model: ServedModel) -> Body:
             "params": described(
                 sampling, GenerationParams(max_tokens=model.context.max_tokens), False
             ),
-            "n_ctx": conversations.room,
+            "n_ctx": facts.limit,
         },
-        "total_slots": conversations.sequences,
+        "total_slots": facts.n_seq_max,
         **_engine_props(llama),
         "device_hint": gpu_hint(),
         # The description is "llama 1B Q4_K - Medium".
-        "model_ftype": llama.runtime.loaded.model.description.split(" ", 2)[-1],
+        "model_ftype": llama.runtime.port.model.description.split(" ", 2)[-1],
         **_template_props(llama),
         "bos_token": _text(llama, vocab.bos),
         "eos_token": _text(llama, vocab.eos),
@@ -277,10 +277,10 @@ def _engine_props(llama: Llama) -> Body:
 
     While that is started again there is nothing to be said of devices.
     """
-    loaded = llama.runtime.loaded
-    status = loaded.own_process
+    port = llama.runtime.port
+    status = port.own_process
     if status is None:
-        return {"devices": [asdict(each) for each in loaded.report().devices]}
+        return {"devices": [asdict(each) for each in port.report().devices]}
     death = status.last_death
     process = {
         "pid": status.pid,
@@ -288,7 +288,7 @@ def _engine_props(llama: Llama) -> Body:
         "restarts": status.restarts,
         "last_death": None if death is None else death.signal or f"exit code {death.exit_code}",
     }
-    devices = loaded.report().devices if status.ready else ()
+    devices = port.report().devices if status.ready else ()
     return {"devices": [asdict(each) for each in devices], "process": process}
 
 
@@ -299,7 +299,7 @@ def _template_props(llama: Llama) -> Body:
     try:
         template = llama.chat_template
     except TemplateError:  # it does not parse, and only those who chat need it
-        text = llama.runtime.loaded.model.chat_template() or ""
+        text = llama.runtime.port.model.chat_template() or ""
         return {"chat_template": text, "chat_template_caps": {}, "tool_form": None}
     return {
         "chat_template": template.source,

@@ -83,7 +83,7 @@ async def _get(request: Request) -> Response:
 async def _delete(request: Request) -> Response:
     service, tenant, name = service_of(request), tenant_of(request), _name(request)
     await in_thread(service, lambda: service.sessions.delete(tenant, name))
-    service.snapshots.drop_session(tenant, name)
+    service.snapshots.drop(tenant, name)
     return json_response({"id": name, "object": "session.deleted", "deleted": True})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -21,7 +20,7 @@ from llama_py.errors import (
     shown,
 )
 from llama_py.server.access.keys import ADMIN, CHAT
-from llama_py.server.kept.sessions import busy_failure, conversations_of, namespace_of
+from llama_py.server.kept.sessions import busy_failure, namespace_of
 from llama_py.server.kept.slot_files import SlotFiles, check_filename
 from llama_py.server.operations import MODEL, ONE_MODEL, Operation, Parameter, Routes
 from llama_py.server.pool.pool import ServedModel
@@ -62,12 +61,11 @@ async def _list(request: Request) -> Response:
 
 
 def _slots(model: ServedModel, tenant: str, *, expose: bool) -> list[dict[str, Any]]:
-    conversations = conversations_of(model.llama)
+    conversations = Conversations(model.llama.runtime.port)
     namespace = namespace_of(model.llama, tenant)
-    namespace = conversations.namespace if namespace is None else namespace
     held = {each.sequence: each for each in conversations.held()}
     slots = []
-    for number in range(conversations.sequences):
+    for number in range(model.llama.runtime.port.facts.n_seq_max):
         each = held.get(number)
         slot = _slot(number, conversations, each)
         if each is not None and each.namespace == namespace:
@@ -87,7 +85,7 @@ def _slot(
     work = held.work if held is not None else None
     slot: dict[str, Any] = {
         "id": number,
-        "n_ctx": conversations.room,
+        "n_ctx": conversations.port.facts.limit,
         "speculative": conversations.drafts if work is None else work.drafts,
         "is_processing": busy,
         "state": "processing" if busy else "free" if held is None else "idle",
@@ -151,9 +149,9 @@ class _SlotReport:
     """A slot that a client asks for: by the number of a sequence, or by the name of a session."""
 
     def __init__(self, model: ServedModel, tenant: str, name: str) -> None:
-        self.conversations: Conversations = conversations_of(model.llama)
+        self.conversations = Conversations(model.llama.runtime.port)
         self.tenant = tenant
-        self.namespace: Hashable | None = namespace_of(model.llama, tenant)
+        self.namespace = namespace_of(model.llama, tenant)
         self.number = int(name) if name.isdecimal() and len(name) < 10 else None
         self.shown: int | str = name if self.number is None else self.number
         # What ``id_slot`` of a completion calls its conversation.
@@ -162,9 +160,10 @@ class _SlotReport:
 
     def which(self) -> Which:
         """The session of that name, or else the sequence of that number."""
-        own = self.conversations.namespace if self.namespace is None else self.namespace
         held = self.conversations.held()
-        named = any(each.session == self.label and each.namespace == own for each in held)
+        named = any(
+            each.session == self.label and each.namespace == self.namespace for each in held
+        )
         return self.label if named or self.number is None else self.number
 
     def act(self, action: str, files: SlotFiles, name: str) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from llama_py.api.kept.conversations import Conversations
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import whole_number
 from llama_py.dialects.session_ids import label_of
@@ -21,19 +23,20 @@ from llama_py.errors import (
 )
 from llama_py.options.checks import check_number
 from llama_py.server.access.keys import CHAT
-from llama_py.server.kept.sessions import busy_failure, conversations_of, namespace_of
-from llama_py.server.kept.snapshots import check_name
+from llama_py.server.kept.sessions import busy_failure, namespace_of
 from llama_py.server.operations import MODEL, ONE_MODEL, Operation, Routes
 from llama_py.server.routes.common import json_response
 from llama_py.server.service import in_thread, service_of, tenant_of
 from llama_py.server.transport.bodies import model_of, read_body
-from llama_py.states.state import StoredState
+from llama_py.states.named import NamedState
 
 __all__ = ["ROUTES"]
 
 ROUTES = Routes("Sessions")
 _ALL = "/v1/sessions/{id:path}/snapshots"
 _ONE = "/v1/sessions/{id:path}/snapshots/{name}"
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 T = TypeVar("T")
 
@@ -45,8 +48,45 @@ def _session(request: Request) -> str:
     return name
 
 
-def _name(request: Request) -> str:
-    return check_name(request.path_params["name"])
+def _named(request: Request) -> tuple[str, str, str]:
+    """Whose snapshot it is, of which session, and its name."""
+    return tenant_of(request), _session(request), _check_name(request.path_params["name"])
+
+
+def _check_name(value: Any) -> str:
+    """The name of a snapshot.
+
+    Raises:
+        RequestError: it is missing, or no plain name.
+    """
+    if value is None:
+        raise RequestError(Kind.MISSING, "the field 'name' is missing", "name")
+    if not isinstance(value, str) or not _NAME.fullmatch(value) or not value.strip("."):
+        message = (
+            f"name={shown(value, 40)} must be 1 to 128 of the characters A-Z a-z 0-9 . _ - and not "
+            "only dots"
+        )
+        raise RequestError(Kind.INVALID_VALUE, message, "name")
+    return value
+
+
+def _described(snapshot: NamedState) -> dict[str, Any]:
+    return {
+        "object": "session.snapshot",
+        "name": snapshot.name,
+        "session": snapshot.group,
+        "model": snapshot.model,
+        "tokens": len(snapshot.state.tokens),
+        "bytes": snapshot.nbytes,
+        "key": snapshot.key,
+        "created": int(snapshot.created),
+        "last_used": int(snapshot.last_used),
+        "status": "prepared" if snapshot.prepared else "confirmed",
+    }
+
+
+def _missing(message: str) -> RequestError:
+    return RequestError(Kind.NOT_FOUND, message, "name")
 
 
 @ROUTES.get(
@@ -56,8 +96,17 @@ def _name(request: Request) -> str:
     ),
 )
 async def _list(request: Request) -> Response:
-    snapshots = service_of(request).snapshots
-    return json_response(snapshots.report(tenant_of(request), _session(request)))
+    service, session = service_of(request), _session(request)
+    every = service.snapshots.of(tenant_of(request))
+    report = {
+        "object": "list",
+        "data": [_described(each) for each in every if each.group == session],
+        "slots": service.snapshots.slots,
+        "slots_used": sum(not each.prepared for each in every),
+        "bytes": service.settings.snapshot_bytes,
+        "bytes_used": sum(each.nbytes for each in every),
+    }
+    return json_response(report)
 
 
 # ---- making ----------------------------------------------------------------------------------
@@ -79,9 +128,11 @@ async def _list(request: Request) -> Response:
 )
 async def _make(request: Request) -> Response:
     service, tenant, session = service_of(request), tenant_of(request), _session(request)
-    service.snapshots.check_on()
+    if not service.snapshots.slots:
+        message = "snapshots are off; start the server with --prefix-cache-slots N"
+        raise RequestError(Kind.NOT_IMPLEMENTED, message)
     body = await read_body(request, service.settings)
-    name, waits = check_name(body.get("name")), body.get("prepare", False)
+    name, waits = _check_name(body.get("name")), body.get("prepare", False)
     length: int | None = whole_number(body.get("length"))
     if length is not None:
         try:
@@ -95,14 +146,19 @@ async def _make(request: Request) -> Response:
     async with service.models.lease(asked) as model:
         service.sessions.attach(model.id, model.llama)
 
-        def export() -> StoredState:
+        def export() -> NamedState:
             label, namespace = label_of(tenant, session) or "", namespace_of(model.llama, tenant)
-            return conversations_of(model.llama).export(label, namespace, length)
+            state = Conversations(model.llama.runtime.port).export(label, namespace, length)
+            return NamedState(name, state, group=session, model=model.id)
 
-        state = await in_thread(service, lambda: _done(export))
-        snapshots = service.snapshots
-        keep = snapshots.prepare if waits else snapshots.make
-        return json_response(keep(tenant, session, name, model.id, state))
+        made = await in_thread(service, lambda: _done(export))
+        keep = service.snapshots.prepare if waits else service.snapshots.keep
+        try:
+            return json_response(_described(keep(tenant, made)))
+        except StateError as error:
+            message = f"{error}, or give the server more (--snapshot-bytes)"
+            code = "snapshot_too_large"
+            raise RequestError(Kind.INVALID_VALUE, message, code=code) from None
 
 
 @ROUTES.post(
@@ -112,8 +168,11 @@ async def _make(request: Request) -> Response:
     ),
 )
 async def _confirm(request: Request) -> Response:
-    service, tenant, session = service_of(request), tenant_of(request), _session(request)
-    return json_response(service.snapshots.confirm(tenant, session, _name(request)))
+    tenant, session, name = _named(request)
+    made = service_of(request).snapshots.confirm(tenant, session, name)
+    if made is None:
+        raise _missing(f"no snapshot {name!r} of the session {session!r} is prepared")
+    return json_response(_described(made))
 
 
 @ROUTES.post(
@@ -127,9 +186,9 @@ async def _confirm(request: Request) -> Response:
     ),
 )
 async def _abort(request: Request) -> Response:
-    service, tenant, session = service_of(request), tenant_of(request), _session(request)
-    name = _name(request)
-    service.snapshots.abort(tenant, session, name)
+    tenant, session, name = _named(request)
+    if not service_of(request).snapshots.abort(tenant, session, name):
+        raise _missing(f"no snapshot {name!r} of the session {session!r} is prepared")
     return json_response({"name": name, "object": "session.snapshot.aborted", "aborted": True})
 
 
@@ -148,18 +207,22 @@ async def _abort(request: Request) -> Response:
     ),
 )
 async def _restore(request: Request) -> Response:
-    service, tenant, session = service_of(request), tenant_of(request), _session(request)
-    snapshot = service.snapshots.get(tenant, session, _name(request))
+    service, (tenant, session, name) = service_of(request), _named(request)
+    snapshot = service.snapshots.get(tenant, session, name)
+    if snapshot is None:
+        every = service.snapshots.of(tenant, session)
+        known = ", ".join(each.name for each in every if not each.prepared) or "none"
+        raise _missing(f"the session {session!r} has no snapshot {name!r}; there are: {known}")
     asked = request.query_params.get("model") or snapshot.model
     async with service.models.lease(asked) as model:
         service.sessions.attach(model.id, model.llama)
 
         def bring_in() -> None:
             label, namespace = label_of(tenant, session), namespace_of(model.llama, tenant)
-            conversations_of(model.llama).bring_in(snapshot.state, label, namespace)
+            Conversations(model.llama.runtime.port).bring_in(snapshot.state, label, namespace)
 
         await in_thread(service, lambda: _done(bring_in))
-    return json_response(snapshot.described())
+    return json_response(_described(snapshot))
 
 
 @ROUTES.delete(
@@ -169,9 +232,9 @@ async def _restore(request: Request) -> Response:
     ),
 )
 async def _drop(request: Request) -> Response:
-    service, tenant, session = service_of(request), tenant_of(request), _session(request)
-    name = _name(request)
-    service.snapshots.drop(tenant, session, name)
+    tenant, session, name = _named(request)
+    if not service_of(request).snapshots.drop(tenant, session, name):
+        raise _missing(f"the session {session!r} has no snapshot {name!r}")
     return json_response({"name": name, "object": "session.snapshot.deleted", "deleted": True})
 
 
