@@ -52,6 +52,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"embeddings", "gguf", "media"},
 }
 ALLOWED["rpc"] = {"core"}
+ALLOWED["tools"] = {"core", "gguf", *LEAVES}
 ALLOWED["server"] = {"api", "demo", *ALLOWED["api"]}
 ALLOWED["cluster"] = {"server", *ALLOWED["server"]}
 #: What a person starts: it may import everything.

@@ -18,7 +18,7 @@ from pathlib import Path
 from llama_py.errors import ParameterError
 from llama_py.gguf.reader import ARRAY, GGML_TYPES, SCALARS, STRING, GGUFHeader, GGUFTensor
 
-__all__ = ["Piece", "kept_pairs", "new_file", "pair", "write_gguf"]
+__all__ = ["TensorPiece", "kept_pairs", "new_file", "pair", "write_gguf"]
 
 _PIECE = 1 << 22
 _NUMBERS = {name: (number, form) for number, (name, form) in SCALARS.items()}
@@ -28,7 +28,7 @@ Value = bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TensorPiece:
     """A tensor, and the file that has its bytes."""
 
     header: GGUFHeader
@@ -82,7 +82,7 @@ def _string(text: str) -> bytes:
 def write_gguf(
     write: Callable[[bytes], object],
     pairs: Sequence[bytes],
-    pieces: Sequence[Piece],
+    pieces: Sequence[TensorPiece],
     alignment: int = 32,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:

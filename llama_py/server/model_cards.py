@@ -123,8 +123,7 @@ def _capabilities(model: ServedModel, info: GGUFInfo | None, template: str) -> l
     generates = not any(name.endswith(".pooling_type") for name in names)
     inserts = any("fim_mid" in name or "middle_token_id" in name for name in names)
     if model.status is ModelStatus.LOADED:
-        loaded = model.llama.runtime.loaded
-        generates, inserts = loaded.generates, model.llama.vocab.fim_mid >= 0
+        generates, inserts = model.llama.runtime.port.generates, model.llama.vocab.fim_mid >= 0
     found = {
         "completion": generates,
         "embedding": not generates,

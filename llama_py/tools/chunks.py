@@ -1,4 +1,4 @@
-"""``Chunks``: a text in pieces of one length, and a model's logits for the second half of each.
+"""``TextChunks``: a text in pieces of one length, and a model's logits for the second half of each.
 
 The pieces, their first token, the halves and the order are those of llama.cpp's
 ``llama-perplexity``, so that figures can be compared with its.
@@ -21,7 +21,7 @@ from llama_py.core.model import Model
 from llama_py.errors import ContextCreationError, ParameterError
 from llama_py.params import ContextParams, ModelParams
 
-__all__ = ["ChunkLogits", "Chunks"]
+__all__ = ["ChunkLogits", "TextChunks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ChunkLogits:
     following: NDArray[np.int32]
 
 
-class Chunks:
+class TextChunks:
     """A model that evaluates pieces of a text.
 
     Args:

@@ -9,7 +9,7 @@ from pathlib import Path
 from llama_py.errors import ParameterError
 from llama_py.gguf.check import whole_file
 from llama_py.gguf.reader import GGUFHeader
-from llama_py.gguf.writer import Piece, Value, kept_pairs, new_file, pair, write_gguf
+from llama_py.gguf.writer import TensorPiece, Value, kept_pairs, new_file, pair, write_gguf
 
 __all__ = ["Difference", "diff", "edit"]
 
@@ -48,7 +48,7 @@ def edit(
     touched = {*remove, *(set_values or {})}
     if _LAYOUT & touched:
         raise ParameterError(f"{', '.join(_LAYOUT & touched)} says how the file is laid out")
-    pieces = [Piece(header, tensor) for tensor in header.tensors]
+    pieces = [TensorPiece(header, tensor) for tensor in header.tensors]
     target = target or source
     with new_file(target) as (file, _):
         write_gguf(file.write, [*pairs.values()], pieces, header.alignment, progress)

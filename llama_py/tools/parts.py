@@ -9,7 +9,7 @@ from pathlib import Path
 from llama_py.errors import InvalidModelError, ParameterError
 from llama_py.gguf.check import whole_file
 from llama_py.gguf.reader import GGUFHeader
-from llama_py.gguf.writer import Piece, kept_pairs, new_file, pair, write_gguf
+from llama_py.gguf.writer import TensorPiece, kept_pairs, new_file, pair, write_gguf
 
 __all__ = ["merge", "split"]
 
@@ -59,8 +59,8 @@ def split(
     return paths
 
 
-def _groups(header: GGUFHeader, max_bytes: int | None, max_tensors: int) -> list[list[Piece]]:
-    groups: list[list[Piece]] = [[]]
+def _groups(header: GGUFHeader, max_bytes: int | None, max_tensors: int) -> list[list[TensorPiece]]:
+    groups: list[list[TensorPiece]] = [[]]
     size = 0
     for number, tensor in enumerate(header.tensors):
         padded = -(-tensor.n_bytes // 32) * 32
@@ -72,7 +72,7 @@ def _groups(header: GGUFHeader, max_bytes: int | None, max_tensors: int) -> list
         if number and full:
             groups.append([])
             size = 0
-        groups[-1].append(Piece(header, tensor))
+        groups[-1].append(TensorPiece(header, tensor))
         size += padded
     return groups
 
@@ -94,7 +94,7 @@ def merge(first: Path, target: Path, progress: Progress = lambda _: None) -> Non
     count = int(found[3])
     paths = [Path(f"{found[1]}-{n:05}-of-{count:05}.gguf") for n in range(1, count + 1)]
     headers = [whole_file(path) for path in paths]
-    pieces = [Piece(header, tensor) for header in headers for tensor in header.tensors]
+    pieces = [TensorPiece(header, tensor) for header in headers for tensor in header.tensors]
     names = {piece.tensor.name for piece in pieces}
     expected = headers[0].scalars.get("split.tensors.count", len(pieces))
     if len(names) != len(pieces) or len(pieces) != expected:

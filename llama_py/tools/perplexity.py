@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from llama_py.errors import InvalidModelError, ParameterError
 from llama_py.gguf.writer import new_file
 from llama_py.regular_files import open_regular
-from llama_py.tools.chunks import ChunkLogits, Chunks
+from llama_py.tools.chunks import ChunkLogits, TextChunks
 
 __all__ = ["Divergence", "Estimate", "Perplexity", "kl_divergence", "perplexity"]
 
@@ -85,7 +85,7 @@ def perplexity(
         ParameterError: the text is too short.
         ModelLoadError: see ``Llama``.
     """
-    with Chunks(Path(model), n_ctx, n_batch, n_threads) as evaluated:
+    with TextChunks(Path(model), n_ctx, n_batch, n_threads) as evaluated:
         tokens = evaluated.tokens(text, chunks)
         parts = evaluated.evaluate(tokens)
         count = len(tokens) // n_ctx
@@ -285,7 +285,7 @@ def kl_divergence(
     with open_regular(base) as raw, BufferedReader(raw) as file:
         theirs = _Base(file, os.fspath(base))
         n_batch = max(n_batch // theirs.n_ctx, 1) * theirs.n_ctx
-        with Chunks(Path(model), theirs.n_ctx, n_batch, n_threads) as evaluated:
+        with TextChunks(Path(model), theirs.n_ctx, n_batch, n_threads) as evaluated:
             if evaluated.n_vocab != theirs.n_vocab:
                 raise ParameterError(
                     f"{model} has {evaluated.n_vocab} tokens in its vocabulary, and the base model "
@@ -295,7 +295,9 @@ def kl_divergence(
     return _divergence(rows)
 
 
-def _compared(evaluated: Chunks, theirs: _Base, progress: Progress | None) -> NDArray[np.float64]:
+def _compared(
+    evaluated: TextChunks, theirs: _Base, progress: Progress | None
+) -> NDArray[np.float64]:
     """For each counted token: nll, nll of the base, divergence, change, and whether tops agree."""
     found: list[tuple[float, ...]] = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -22,7 +22,7 @@ from llama_py.tools.imatrix import Matrix, read_matrix
 __all__ = ["main"]
 
 
-class _Lines(logging.Handler):
+class _PrintedLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         sys.stdout.write(record.getMessage() + "\n")
         sys.stdout.flush()
@@ -33,7 +33,7 @@ def main() -> int:
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     logs.install()
-    logs.LOGGER.addHandler(_Lines())
+    logs.LOGGER.addHandler(_PrintedLines())
     logs.LOGGER.setLevel(logging.DEBUG)
     try:
         _quantize(request)
