@@ -18,6 +18,7 @@
 #include "llama_py_chat.h"
 #include "llama_py_abort.h"
 #include "llama_py_grammar.h"
+#include "llama_py_importance.h"
 #include "llama_py_loading.h"
 #include "llama_py_log.h"
 #include "llama_py_logits.h"
@@ -1885,6 +1886,13 @@ VALUE(LLAMA_PY_STEPS_MOST_CANDIDATES, 64);
 VALUE(LLAMA_PY_LOGITS_OK, 0);
 VALUE(LLAMA_PY_LOGITS_WEIRD, 1);
 SIZE(enum llama_py_logits_result, 4);
+SIZE(struct llama_py_importance_entry, 48);
+FIELD(struct llama_py_importance_entry, name, const char *, 0, 8);
+FIELD(struct llama_py_importance_entry, squares, const float *, 8, 8);
+FIELD(struct llama_py_importance_entry, sums, const float *, 16, 8);
+FIELD(struct llama_py_importance_entry, n_values, int64_t, 24, 8);
+FIELD(struct llama_py_importance_entry, counts, const int64_t *, 32, 8);
+FIELD(struct llama_py_importance_entry, n_counts, int64_t, 40, 8);
 SIZE(struct llama_py_loading, 24);
 FIELD(struct llama_py_loading, step, float, 0, 4);
 FIELD(struct llama_py_loading, next, float, 4, 4);
@@ -1918,6 +1926,12 @@ FUNCTION(llama_py_abort_after, void (*)(struct llama_py_abort *, double));
 FUNCTION(llama_py_grammar_apply, int32_t (*)(struct llama_sampler *, struct llama_token_data_array *, int64_t, char **));
 FUNCTION(llama_py_grammar_accept, int32_t (*)(struct llama_sampler *, int32_t, int64_t, char **));
 FUNCTION(llama_py_grammar_check_trigger, int32_t (*)(const char *, char **));
+FUNCTION(llama_py_importance_new, llama_py_importance_p (*)(_Bool));
+FUNCTION(llama_py_importance_free, void (*)(llama_py_importance_p));
+FUNCTION(llama_py_importance_watch, void (*)(llama_py_importance_p, struct llama_context_params *));
+FUNCTION(llama_py_importance_count, int32_t (*)(llama_py_importance_p));
+FUNCTION(llama_py_importance_get, void (*)(llama_py_importance_p, int32_t, struct llama_py_importance_entry *));
+FUNCTION(llama_py_importance_problem, const char * (*)(llama_py_importance_p));
 FUNCTION(llama_py_loading_progress, _Bool (*)(float, void *));
 FUNCTION(llama_py_log_to, void (*)(llama_py_log_receiver));
 FUNCTION(llama_py_log_least, void (*)(int32_t));
@@ -1940,4 +1954,4 @@ __declspec(dllexport)
 #elif defined(__GNUC__)
 __attribute__((visibility("default")))
 #endif
-const char llama_py_abi[] = "941aefe025f1b54c";
+const char llama_py_abi[] = "5dbb9ac21b589ebb";

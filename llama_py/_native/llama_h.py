@@ -244,6 +244,7 @@ llama_seq_id = c_int32
 llama_state_seq_flags = c_uint32
 llama_sampler_context_t = c_void_p
 llama_token_data_array_p = POINTER(llama_token_data_array)
+llama_context_params_p = POINTER(llama_context_params)
 llama_model_quantize_params_p = POINTER(llama_model_quantize_params)
 llama_logit_bias_p = POINTER(llama_logit_bias)
 llama_chat_message_p = POINTER(llama_chat_message)

@@ -187,6 +187,7 @@ llama_seq_id: TypeAlias = c_int32
 llama_state_seq_flags: TypeAlias = c_uint32
 llama_sampler_context_t: TypeAlias = c_void_p
 llama_token_data_array_p: TypeAlias = _Pointer[llama_token_data_array]
+llama_context_params_p: TypeAlias = _Pointer[llama_context_params]
 llama_model_quantize_params_p: TypeAlias = _Pointer[llama_model_quantize_params]
 llama_logit_bias_p: TypeAlias = _Pointer[llama_logit_bias]
 llama_chat_message_p: TypeAlias = _Pointer[llama_chat_message]

@@ -1,4 +1,4 @@
-"""``llama-py quantize, perplexity, kl-divergence, split, merge, edit, diff``: tools for files."""
+"""``llama-py quantize, imatrix, perplexity, split, edit`` and others: tools for model files."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _TYPES = ("bool", "u8", "i8", "u16", "i16", "u32", "i32", "f32", "u64", "i64", "
 
 
 def add_parsers(commands: Any) -> None:
-    """Add the seven to the subcommands of ``llama-py``."""
+    """Add them to the subcommands of ``llama-py``."""
     _add_quantize(commands)
+    _add_imatrix(commands)
     _add_perplexity(commands)
     _add_split(commands)
     _add_edit(commands)
@@ -107,6 +108,63 @@ def _numbers(text: str) -> list[int]:
         return [int(each) for each in text.split(",") if each]
     except ValueError:
         raise ParameterError(f"--prune-layers: {text!r} is not a list of numbers") from None
+
+
+# ---- matrices ----------------------------------------------------------------------------------
+
+
+def _add_imatrix(commands: Any) -> None:
+    imatrix = commands.add_parser(
+        "imatrix",
+        help="compute an importance matrix for quantize",
+        description="Compute how much each input of each weight matters, on a text; the file is "
+        "that of llama.cpp's llama-imatrix. It is written on the way: --resume goes on.",
+    )
+    imatrix.add_argument("model", metavar="MODEL", help="a GGUF file, or a name")
+    imatrix.add_argument("text", metavar="FILE", help="the text")
+    imatrix.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to write")
+    imatrix.add_argument("-c", "--n-ctx", metavar="N", type=int, default=512, help="(512)")
+    imatrix.add_argument("-b", "--n-batch", metavar="N", type=int, default=2048, help="(2048)")
+    imatrix.add_argument("--chunks", metavar="N", type=int, help="pieces of the text (all)")
+    imatrix.add_argument("--process-output", action="store_true", help="output.weight as well")
+    imatrix.add_argument("--resume", action="store_true", help="go on with a file that is there")
+    imatrix.add_argument("-t", "--threads", metavar="N", type=int, help="(all cores)")
+    imatrix.set_defaults(run=_imatrix)
+    merge = commands.add_parser("merge-imatrix", help="add importance matrices of one model")
+    merge.add_argument("files", metavar="FILE", nargs="+")
+    merge.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to write")
+    merge.set_defaults(run=_merge_imatrix)
+
+
+def _imatrix(parsed: argparse.Namespace) -> int:
+    from llama_py.cli.options import model_path
+    from llama_py.tools.imatrix import collect_matrix
+
+    text = read_short_text(parsed.text)
+    with ProgressLine("evaluating", enabled=sys.stderr.isatty()) as line:
+        count = collect_matrix(
+            model_path(parsed.model, None),
+            text,
+            parsed.output,
+            dataset=parsed.text,
+            n_ctx=parsed.n_ctx,
+            n_batch=parsed.n_batch,
+            chunks=parsed.chunks,
+            output=parsed.process_output,
+            resume=parsed.resume,
+            n_threads=parsed.threads,
+            progress=line.inputs,
+        )
+    print(f"{parsed.output}: {count} pieces")
+    return 0
+
+
+def _merge_imatrix(parsed: argparse.Namespace) -> int:
+    from llama_py.tools.imatrix import merge_matrices
+
+    merge_matrices(parsed.files, parsed.output)
+    print(parsed.output)
+    return 0
 
 
 # ---- perplexity --------------------------------------------------------------------------------

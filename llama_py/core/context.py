@@ -78,6 +78,7 @@ class Context(Handle[C.llama_context_p]):
         beside: computes with the threads of this one, which never decodes at the same time. Those
             of another pool go on spinning for a few milliseconds behind each decode, on cores
             that this one needs then.
+        watcher: is called with the struct that it is made of (``ImportanceSums.watch``).
 
     Raises:
         ContextCreationError: with llama.cpp's reason (usually: not enough memory).
@@ -89,8 +90,10 @@ class Context(Handle[C.llama_context_p]):
         params: ContextParams | None = None,
         *,
         beside: Context | None = None,
+        watcher: Callable[[C.llama_context_params], None] | None = None,
     ) -> None:
         self.model = model
+        self._watcher = watcher
         given = params or ContextParams()
         self.params = _complete(given, model)
         self._threads_fixed = given.n_threads is not None or given.n_threads_batch is not None
@@ -118,6 +121,8 @@ class Context(Handle[C.llama_context_p]):
         shared = params.kv_unified and not (model.is_recurrent or model.is_hybrid or model.n_swa)
         spare = shared and params.n_seq_max < min(256, params.n_ctx, params.n_batch)
         struct.n_seq_max += spare
+        if self._watcher is not None:
+            self._watcher(struct)
         self.spare = params.n_seq_max if spare else None
 
         def make() -> None:

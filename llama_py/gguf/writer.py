@@ -6,6 +6,7 @@ padding, and the bytes of the tensors, each padded. A few megabytes are in memor
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 import sys
@@ -14,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
+
+from typing_extensions import Self
 
 from llama_py.errors import ParameterError
 from llama_py.gguf.reader import ARRAY, GGML_TYPES, SCALARS, STRING, GGUFHeader, GGUFTensor
@@ -29,10 +32,16 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class TensorPiece:
-    """A tensor, and the file that has its bytes."""
+    """A tensor, and where its bytes are."""
 
-    header: GGUFHeader
     tensor: GGUFTensor
+    data: mmap.mmap | bytes
+    start: int = 0
+
+    @classmethod
+    def of(cls, header: GGUFHeader, tensor: GGUFTensor) -> Self:
+        """One of a file."""
+        return cls(tensor, header.buffer, header.data_offset + tensor.offset)
 
 
 def kept_pairs(header: GGUFHeader) -> dict[str, bytes]:
@@ -103,16 +112,16 @@ def write_gguf(
     head += b"".join([*pairs, *records])
     write(head + bytes(-len(head) % alignment))
     for piece in pieces:
-        start = piece.header.data_offset + piece.tensor.offset
-        for part in _parts(piece.header, start, piece.tensor.n_bytes):
+        for part in _parts(piece):
             write(part)
             progress(len(part))
         write(bytes(-piece.tensor.n_bytes % alignment))
 
 
-def _parts(header: GGUFHeader, start: int, size: int) -> Iterator[bytes]:
-    for at in range(start, start + size, _PIECE):
-        yield header.buffer[at : min(at + _PIECE, start + size)]
+def _parts(piece: TensorPiece) -> Iterator[bytes]:
+    end = piece.start + piece.tensor.n_bytes
+    for at in range(piece.start, end, _PIECE):
+        yield piece.data[at : min(at + _PIECE, end)]
 
 
 @contextmanager

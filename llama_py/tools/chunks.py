@@ -6,9 +6,10 @@ The pieces, their first token, the halves and the order are those of llama.cpp's
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,7 @@ class TextChunks:
         n_ctx: int = 512,
         n_batch: int = 2048,
         n_threads: int | None = None,
-        model: ModelParams | None = None,
+        watcher: Callable[[Any], None] | None = None,
     ) -> None:
         if n_ctx < 8 or n_batch < 1 or (n_batch > n_ctx and n_batch % n_ctx):
             raise ParameterError(
@@ -62,7 +63,7 @@ class TextChunks:
         backend.start()
         self.n_ctx, self.first = n_ctx, n_ctx // 2
         self.n_seq = max(1, n_batch // n_ctx)
-        self._model = Model(path, model or ModelParams())
+        self._model = Model(path, ModelParams())
         try:
             self._context = Context(
                 self._model,
@@ -74,6 +75,7 @@ class TextChunks:
                     n_threads=n_threads,
                     n_threads_batch=n_threads,
                 ),
+                watcher=watcher,
             )
         except BaseException:
             self._model.close()
@@ -105,34 +107,52 @@ class TextChunks:
 
     def evaluate(self, tokens: NDArray[np.int32]) -> Iterator[ChunkLogits]:
         """The logits of the second half of each piece but of its last token."""
-        pieces = tokens.reshape(-1, self.n_ctx).copy()
-        following = pieces[:, self.first + 1 :].copy()
-        vocab = self._model.vocab
-        if vocab.add_bos:
-            pieces[:, 0] = vocab.bos
+        pieces = self._pieces(tokens)
+        following = tokens.reshape(-1, self.n_ctx)[:, self.first + 1 :]
         for start in range(0, len(pieces), self.n_seq):
             group = pieces[start : start + self.n_seq]
             for number, logits in enumerate(self._logits(group), start):
                 yield ChunkLogits(number, logits, following[number])
 
-    def _logits(self, group: NDArray[np.int32]) -> Iterator[NDArray[np.float32]]:
+    def run(self, tokens: NDArray[np.int32]) -> Iterator[int]:
+        """Evaluate all tokens of all pieces; how many pieces are done."""
+        pieces = self._pieces(tokens)
+        for start in range(0, len(pieces), self.n_seq):
+            group = pieces[start : start + self.n_seq]
+            for _ in self._steps(group, 0):
+                pass
+            yield start + len(group)
+
+    def _pieces(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+        pieces: NDArray[np.int32] = tokens.reshape(-1, self.n_ctx).copy()
+        vocab = self._model.vocab
+        if vocab.add_bos:
+            pieces[:, 0] = vocab.bos
+        return pieces
+
+    def _steps(self, group: NDArray[np.int32], first: int) -> Iterator[NDArray[np.bool_]]:
+        """Evaluate pieces beside each other; after each step, which of its tokens are outputs."""
         context, width = self._context, min(self.n_ctx, self._context.n_batch)
         context.clear(data=True)
-        kept: list[NDArray[np.float32]] = []
         batch = Batch(context.n_batch)
-        counted = self.n_ctx - 1 - self.first
         for at in range(0, self.n_ctx, width):
             positions = np.arange(at, min(at + width, self.n_ctx), dtype=np.int32)
-            wanted = positions >= self.first
+            wanted = positions >= first
             batch.clear()
             for seq, tokens in enumerate(group):
                 batch.add(tokens[positions], positions, seq, wanted.astype(np.int8))
             code = context.decode(batch)
             if code:
                 raise ContextCreationError(f"a piece could not be evaluated (llama_decode: {code})")
-            if width < self.n_ctx:  # one piece in several steps
+            yield wanted
+
+    def _logits(self, group: NDArray[np.int32]) -> Iterator[NDArray[np.float32]]:
+        context, counted = self._context, self.n_ctx - 1 - self.first
+        kept: list[NDArray[np.float32]] = []
+        for wanted in self._steps(group, self.first):
+            if context.n_batch < self.n_ctx:  # one piece in several steps
                 kept += [context.logits(int(i)).copy() for i in np.flatnonzero(wanted)]
-        if width < self.n_ctx:
+        if kept:
             yield np.stack(kept)[:counted]
             return
         for seq in range(len(group)):

@@ -48,7 +48,7 @@ def edit(
     touched = {*remove, *(set_values or {})}
     if _LAYOUT & touched:
         raise ParameterError(f"{', '.join(_LAYOUT & touched)} says how the file is laid out")
-    pieces = [TensorPiece(header, tensor) for tensor in header.tensors]
+    pieces = [TensorPiece.of(header, tensor) for tensor in header.tensors]
     target = target or source
     with new_file(target) as (file, _):
         write_gguf(file.write, [*pairs.values()], pieces, header.alignment, progress)

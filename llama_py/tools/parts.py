@@ -72,7 +72,7 @@ def _groups(header: GGUFHeader, max_bytes: int | None, max_tensors: int) -> list
         if number and full:
             groups.append([])
             size = 0
-        groups[-1].append(TensorPiece(header, tensor))
+        groups[-1].append(TensorPiece.of(header, tensor))
         size += padded
     return groups
 
@@ -94,7 +94,7 @@ def merge(first: Path, target: Path, progress: Progress = lambda _: None) -> Non
     count = int(found[3])
     paths = [Path(f"{found[1]}-{n:05}-of-{count:05}.gguf") for n in range(1, count + 1)]
     headers = [whole_file(path) for path in paths]
-    pieces = [TensorPiece(header, tensor) for header in headers for tensor in header.tensors]
+    pieces = [TensorPiece.of(header, tensor) for header in headers for tensor in header.tensors]
     names = {piece.tensor.name for piece in pieces}
     expected = headers[0].scalars.get("split.tensors.count", len(pieces))
     if len(names) != len(pieces) or len(pieces) != expected:

@@ -31,6 +31,7 @@ add_library(llama_py_chat SHARED
     "${shim_dir}/llama_py_abort.cpp"
     "${shim_dir}/llama_py_arena.cpp"
     "${shim_dir}/llama_py_grammar.cpp"
+    "${shim_dir}/llama_py_importance.cpp"
     "${shim_dir}/llama_py_loading.cpp"
     "${shim_dir}/llama_py_log.cpp"
     "${shim_dir}/llama_py_logits.cpp"

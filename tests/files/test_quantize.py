@@ -16,7 +16,7 @@ import pytest
 from llama_py import Llama, demo_model_path
 from llama_py.errors import InvalidModelError, LlamaError, ParameterError
 from llama_py.gguf.check import whole_file
-from llama_py.tools.imatrix import read_matrix
+from llama_py.tools.imatrix import collect_matrix, merge_matrices, read_matrix
 from llama_py.tools.quantize import plan_quantize, quantize
 from tests.models import tiny_model
 from tests.test_cli import run
@@ -197,3 +197,63 @@ def test_the_command(floats: Path, tmp_path: Path) -> None:
     assert "8.5" in done.stdout
     refused = run("quantize", str(floats), str(floats), "Q8_0")
     assert (refused.returncode, "is the source" in refused.stderr) == (2, True)
+
+
+# ---- matrices --------------------------------------------------------------------------------
+
+TEXT = " ".join(f"{n} and {n * 7 % 13} are {n + n * 7 % 13}." for n in range(400))
+
+
+def test_a_matrix_has_the_sums_of_what_the_layers_saw(tmp_path: Path) -> None:
+    """The inputs of the first layer's queries are the normed embeddings: computed here again."""
+    path = tmp_path / "m.gguf"
+    assert collect_matrix(FULL, TEXT, path, n_ctx=32, n_batch=64, chunks=4) == 4
+    found = read_matrix(path)
+    tensors = {t.name: t for t in gguf.GGUFReader(FULL).tensors}
+    table = gguf.dequantize(
+        tensors["token_embd.weight"].data, tensors["token_embd.weight"].tensor_type
+    )
+    norm = gguf.dequantize(
+        tensors["blk.0.attn_norm.weight"].data, tensors["blk.0.attn_norm.weight"].tensor_type
+    )
+    with Llama(FULL, n_ctx=256) as llm:
+        pieces = np.asarray(llm.tokenize(TEXT.encode())[:128]).reshape(4, 32)
+        if llm.vocab.add_bos:
+            pieces[:, 0] = llm.token_bos()
+    rows = table[pieces.ravel()].astype(np.float64)
+    normed = rows / np.sqrt((rows**2).mean(axis=1, keepdims=True) + 1e-5) * norm
+    expected = (normed**2).mean(axis=0)
+    assert found.entries["blk.0.attn_q.weight"] == pytest.approx(expected, rel=1e-3)
+    assert {name.split(".")[0] for name in found.entries} == {"blk"}
+
+
+def test_a_matrix_goes_on_and_is_the_sum_of_its_parts(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole.gguf", tmp_path / "parts.gguf"
+    collect_matrix(FULL, TEXT, whole, n_ctx=32, n_batch=32, chunks=6, output=True)
+    collect_matrix(FULL, TEXT, parts, n_ctx=32, n_batch=32, chunks=2, output=True)
+    with pytest.raises(ParameterError, match="pass resume=True"):
+        collect_matrix(FULL, TEXT, parts, n_ctx=32, n_batch=32)
+    with pytest.raises(ParameterError, match="n_ctx=32, not 64"):
+        collect_matrix(FULL, TEXT, parts, n_ctx=64, n_batch=64, resume=True)
+    collect_matrix(FULL, TEXT, parts, n_ctx=32, n_batch=32, chunks=6, output=True, resume=True)
+    one, other = read_matrix(whole), read_matrix(parts)
+    assert (one.n_chunks, other.n_chunks) == (6, 6)
+    assert one.entries.keys() == other.entries.keys()
+    for name, values in one.entries.items():
+        assert other.entries[name] == pytest.approx(values, rel=1e-4)
+    assert any(not name.startswith("blk.") for name in one.entries)
+    merge_matrices([whole, parts], tmp_path / "both.gguf")
+    both = read_matrix(tmp_path / "both.gguf")
+    assert both.n_chunks == 12
+    assert both.entries["blk.0.attn_q.weight"] == pytest.approx(
+        one.entries["blk.0.attn_q.weight"], rel=1e-4
+    )
+
+
+def test_experts_have_counts_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    collect_matrix(tiny_model("moe"), TEXT, path, n_ctx=64, n_batch=64, chunks=2)
+    counts = {t.name: t.data for t in gguf.GGUFReader(path).tensors if t.name.endswith(".counts")}
+    experts = [each for name, each in counts.items() if "_exps" in name]
+    assert experts
+    assert all(each.size > 1 for each in experts)

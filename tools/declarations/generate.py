@@ -31,6 +31,7 @@ HEADERS = {
         "llama_py_chat.h",
         "llama_py_abort.h",
         "llama_py_grammar.h",
+        "llama_py_importance.h",
         "llama_py_loading.h",
         "llama_py_log.h",
         "llama_py_logits.h",
