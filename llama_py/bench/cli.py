@@ -20,6 +20,7 @@ BENCHMARKS = {
     "sessions": "llama_py.bench.sessions",
     "throughput": "llama_py.bench.throughput",
     "rows": "llama_py.bench.rows",
+    "quants": "llama_py.bench.quants",
     "serve": "llama_py.bench.serve",
     "replay": "llama_py.bench.replay",
     "empty-reply": "llama_py.bench.empty_reply",

@@ -33,7 +33,7 @@ from llama_py.errors import ParameterError
 if TYPE_CHECKING:
     from llama_py.core.context import Context
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["Steps", "add_arguments", "run"]
 
 _ROWS = (1, 2, 4, 8, 16, 32, 128, 512)
 #: Seconds for which steps are repeated, at least.
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> Report:
     tools = _tools(options, n_ctx, report)
     ours: dict[int, list[float]] = {rows: [] for rows in options.rows}
     theirs: dict[int, list[float]] = {rows: [] for rows in options.rows}
-    with _Steps(options, n_ctx) as steps:
+    with Steps(options, n_ctx) as steps:
         for _ in range(options.repeats):
             for rows in options.rows:
                 ours[rows].append(steps.speed(rows))
@@ -99,7 +99,7 @@ def _tools(options: argparse.Namespace, n_ctx: int, report: Report) -> NativeToo
         return None
 
 
-class _Steps:
+class Steps:
     """Steps of a context of its own, without an engine."""
 
     def __init__(self, options: argparse.Namespace, n_ctx: int) -> None:
@@ -123,7 +123,7 @@ class _Steps:
         self._batch = Batch(size)
         self._clock = clock_of(options)
 
-    def __enter__(self) -> _Steps:
+    def __enter__(self) -> Steps:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -26,6 +26,7 @@ SMALL = {
     "shared-prefix": "--requests 3 --system-tokens 80 --max-tokens 3 --repeats 1",
     "throughput": "--no-tools --prompt 32 --generate 8 --streams 2 --repeats 1 --depths 0 24",
     "rows": "--no-tools --rows 1 3 --repeats 1",
+    "quants": "README.md --types Q4_0 --chunk 64 --chunks 4 --repeats 1",
     "loading": "--model demo --n-ctx 64 --repeats 1",
     "hotpath": "--model demo --repeats 1 --tokens 12 --runs 2",
     "stream-gaps": "--prompt 700 --repeats 1 --n-batch 64 --at-once 4 --each 30",
@@ -34,7 +35,7 @@ SMALL = {
     "drafts": "--model demo --kinds edit list --prompts 1 --generate 12",
 }
 #: What ``llama-py bench`` has.
-OWN = ("throughput", "rows", "serve", "replay", "sessions", "chat-cache", "empty-reply")
+OWN = ("throughput", "rows", "quants", "serve", "replay", "sessions", "chat-cache", "empty-reply")
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
