@@ -132,12 +132,7 @@ def test_the_prompt_is_that_of_other_dialects(server: Server, client: ollama.Cli
 
 
 def test_a_format_is_honoured(client: ollama.Client) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"sum": {"type": "integer"}},
-        "required": ["sum"],
-        "additionalProperties": False,
-    }
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
     for reply in (
         client.chat(MODEL, SUM, format=schema, options=GREEDY).message.content,
         client.generate(MODEL, "What is 2 + 3?", format=schema, options=GREEDY).response,
