@@ -14,7 +14,7 @@ from llama_py.errors import LlamaError
 from llama_py.gguf.check import GGUFInfo, check_model_file
 from llama_py.server.pool.served_model import ModelStatus, ServedModel
 
-__all__ = ["in_list", "names_of", "shown_of"]
+__all__ = ["in_list", "names_of", "on_gpus", "shown_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,15 @@ def in_list(model: ServedModel, name: str) -> dict[str, Any]:
         "digest": file.digest,
         "details": file.details,
     }
+
+
+def on_gpus(model: ServedModel) -> int:
+    """Bytes that a model in memory takes on other devices than the CPU; for another thread than the
+    event loop's."""
+    counted = model.counted
+    report = counted[1] if counted is not None else None
+    devices = report.devices if report is not None else ()
+    return sum(each.total for each in devices if each.device != "CPU")
 
 
 def shown_of(model: ServedModel) -> dict[str, Any]:

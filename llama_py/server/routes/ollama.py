@@ -23,7 +23,7 @@ from llama_py.dialects.wire import WireCall
 from llama_py.dialects.wire_json import json_bytes, vector_bytes
 from llama_py.server.access.keys import ADMIN, CHAT
 from llama_py.server.exchange import respond_to
-from llama_py.server.model_cards import in_list, names_of, shown_of
+from llama_py.server.model_cards import in_list, names_of, on_gpus, shown_of
 from llama_py.server.operations import ANSWERED, EMBEDDED, ONE_MODEL, PUBLIC, Operation, Routes
 from llama_py.server.pool.pool import ServedModel
 from llama_py.server.routes.embeddings import Embedded, embedded
@@ -233,10 +233,12 @@ async def _show(request: Request) -> Response:
 async def _ps(request: Request) -> Response:
     service = service_of(request)
     models, loaded = service.models, service.models.loaded
-    entries = await in_thread(service, lambda: [in_list(model, model.id) for model in loaded])
+    entries = await in_thread(
+        service,
+        lambda: [{**in_list(each, each.id), "size_vram": on_gpus(each)} for each in loaded],
+    )
     for model, entry in zip(loaded, entries, strict=True):
         left = models.left(model.id)
         entry["expires_at"] = _NEVER if left is None else instant(time.time() + left)
         entry["context_length"] = _context(model)
-        entry["size_vram"] = 0
     return JSONResponse({"models": entries})
