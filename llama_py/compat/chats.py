@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from llama_py.chat.schemas.closing import closed
 from llama_py.compat.failures import translated
 from llama_py.compat.lenient import changed, lenient
 from llama_py.compat.replies import chat_chunks, chat_reply
-from llama_py.compat.schemas import closed
 from llama_py.options import CHAT
 
 if TYPE_CHECKING:

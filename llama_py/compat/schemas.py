@@ -1,36 +1,20 @@
 """JSON schemas as llama-cpp-python reads them: closed objects, and keywords without effect.
 
-Its converter allows the listed properties of an object, and no others unless the schema says
-``additionalProperties``; JSON Schema allows them by default. Of each node it looks at a few
-keywords, and passes over the rest.
+Of each node its converter looks at a few keywords, and passes over the rest.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llama_py.chat.grammars.converter import FORMATS, RESTRICTING, gbnf_of_schema
-from llama_py.chat.schemas.bounds import role_of
+from llama_py.chat.schemas.closing import MEMBERS, closed, walked
 from llama_py.chat.schemas.ranges import BOUNDS
 from llama_py.errors import GrammarError
 
-__all__ = ["closed", "convertible"]
-
-#: Where one of these is, other properties may come, or other parts name them.
-_OPEN = frozenset(("additionalProperties", "patternProperties", "allOf", "$ref"))
-_MEMBERS = frozenset(("properties", "required", "additionalProperties"))
-_Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-
-
-def closed(schema: Any) -> Any:
-    """A schema whose objects have no properties but those listed, where it does not say.
-
-    An ``allOf`` of objects becomes one object that has all their properties, as there. The parts of
-    another ``allOf`` stay open: each may list only some of the properties.
-    """
-    return _walked(schema, lambda node: _closed(_merged(node, schema)))
+__all__ = ["convertible"]
 
 
 def convertible(schema: Any) -> tuple[Any, str]:
@@ -47,7 +31,7 @@ def convertible(schema: Any) -> tuple[Any, str]:
         return whole, gbnf_of_schema(whole)
     except GrammarError:
         dropped: set[str] = set()
-        lean = closed(_walked(schema, lambda node: _kept(node, dropped)))
+        lean = closed(walked(schema, lambda node: _kept(node, dropped)))
         if not dropped:
             raise
         text = gbnf_of_schema(lean)
@@ -57,61 +41,6 @@ def convertible(schema: Any) -> tuple[Any, str]:
         stacklevel=3,
     )
     return lean, text
-
-
-def _walked(value: Any, change: _Change, role: str = "schema") -> Any:
-    """A schema whose nodes were changed, the outer ones first."""
-    if role in ("data", "note"):
-        return value
-    if isinstance(value, list):
-        return [_walked(each, change) for each in value]
-    if not isinstance(value, Mapping):
-        return value
-    node = change(value) if role == "schema" else value
-    whole = ("allOf",) if role == "schema" else ()
-    return {
-        key: each if key in whole else _walked(each, change, role_of(key, role))
-        for key, each in node.items()
-    }
-
-
-def _closed(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    if "properties" in node and not _OPEN & node.keys():
-        return {**node, "additionalProperties": False}
-    return node
-
-
-def _merged(node: Mapping[str, Any], root: Any) -> Mapping[str, Any]:
-    """A node with an ``allOf`` of objects as one object, whose properties are all required but for
-    those of alternatives within the ``allOf``."""
-    parts = node.get("allOf")
-    if not isinstance(parts, list) or _MEMBERS & node.keys():
-        return node
-    if node.get("type") not in (None, "object"):
-        return node
-    properties: dict[str, Any] = {}
-    required: list[str] = []
-    for part in parts:
-        choices = part.get("anyOf") if isinstance(part, Mapping) else None
-        for each in [part] if choices is None else choices:
-            found = _target(each, root)
-            if not isinstance(found, Mapping) or "properties" not in found:
-                return node
-            properties |= found["properties"]
-            required += found["properties"] if choices is None else ()
-    others = {key: value for key, value in node.items() if key != "allOf"}
-    wanted = list(dict.fromkeys(required))
-    return {**others, "type": "object", "properties": properties, "required": wanted}
-
-
-def _target(node: Any, root: Any) -> Any:
-    """What a node refers to within the document; the node itself if it does not."""
-    reference = node.get("$ref") if isinstance(node, Mapping) else None
-    if not isinstance(reference, str):
-        return node
-    for part in reference.split("/")[1:]:
-        root = root.get(part) if isinstance(root, Mapping) else None
-    return root
 
 
 def _kept(node: Mapping[str, Any], dropped: set[str]) -> Mapping[str, Any]:
@@ -144,7 +73,7 @@ def _looked_at(node: Mapping[str, Any]) -> Iterable[str] | None:
             return (alone,)
     if kind in (None, "object"):
         if "properties" in node or node.get("additionalProperties", True) is not True:
-            return ("type", *_MEMBERS)
+            return ("type", *MEMBERS)
         if "allOf" in node:
             return ("type", "allOf")
     for items in ("items", "prefixItems"):

@@ -2,7 +2,7 @@
 
 ``openai/``, ``anthropic/``, ``responses/`` and ``llama_server/`` each parse to the same
 ``chat.messages.ChatRequest`` and encode the same deltas; none is converted through another.
-``openai/`` is the form of calls in Python as well.
+``openai/`` is the form of calls in Python as well. ``ollama/`` brings its bodies to that form.
 
 All share: ``wire`` (a ``WireCall``, made of a body, and its ``WireReply``, which turns events into
 bytes), ``failures`` (the table of errors, in every dialect's form), ``fields`` and ``limits``

@@ -1,4 +1,4 @@
-"""The HTTP server: four dialects, sessions, several models; plain ASGI, one process, one loop.
+"""The HTTP server: five dialects, sessions, several models; plain ASGI, one process, one loop.
 
 It needs the extra ``server`` (``pip install '.[server]'``). The way of a request:
 

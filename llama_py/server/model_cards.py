@@ -14,7 +14,7 @@ from llama_py.errors import LlamaError
 from llama_py.gguf.check import GGUFInfo, check_model_file
 from llama_py.server.pool.served_model import ModelStatus, ServedModel
 
-__all__ = ["details_of", "in_list", "shown_of"]
+__all__ = ["in_list", "names_of", "on_gpus", "shown_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +75,17 @@ def _rounded(number: int) -> str:
     return str(number)
 
 
-def details_of(model: ServedModel) -> Mapping[str, Any]:
-    """Its family, size and quantization."""
-    return _file_of(model).details
+def names_of(model: ServedModel) -> list[str]:
+    """The names that may be asked for: its id and its aliases, but no patterns."""
+    return [model.id, *(each for each in model.aliases if "*" not in each)]
 
 
-def in_list(model: ServedModel) -> dict[str, Any]:
+def in_list(model: ServedModel, name: str) -> dict[str, Any]:
     """An entry of ``/api/tags``; ``/api/ps`` adds to it."""
     file = _file_of(model)
     return {
-        "name": model.id,
-        "model": model.id,
+        "name": name,
+        "model": name,
         "modified_at": instant(file.modified),
         "size": file.size,
         "digest": file.digest,
@@ -93,19 +93,28 @@ def in_list(model: ServedModel) -> dict[str, Any]:
     }
 
 
+def on_gpus(model: ServedModel) -> int:
+    """Bytes that a model in memory takes on other devices than the CPU; for another thread than the
+    event loop's."""
+    counted = model.counted
+    report = counted[1] if counted is not None else None
+    devices = report.devices if report is not None else ()
+    return sum(each.total for each in devices if each.device != "CPU")
+
+
 def shown_of(model: ServedModel) -> dict[str, Any]:
     """The answer of ``/api/show``."""
     path = Path(model.settings.path)
     info, file = _header(path), _file_of(model)
     metadata = dict(info.metadata) if info else {}
-    template = str(metadata.pop("tokenizer.chat_template", ""))
-    chosen = model.settings.options.get("chat_format")
+    own = metadata.pop("tokenizer.chat_template", "")
+    template = str(model.settings.options.get("chat_template") or own)
     facts = {"general.parameter_count": info.n_params, **metadata} if info else {}
     return {
         "license": str(metadata.get("general.license", "")),
         "modelfile": f"FROM {model.id}\n",
         "parameters": f"num_ctx {model.meta['n_ctx']}" if model.meta else "",
-        "template": str(chosen or template),
+        "template": template,
         "details": file.details,
         "model_info": {**facts, **dict.fromkeys(info.arrays if info else ())},
         "capabilities": _capabilities(model, info, template),

@@ -17,8 +17,10 @@ import pytest
 from llama_py import demo_model_path
 from llama_py.server.access.keys import ApiKey
 from llama_py.server.config.settings import ModelSettings, Settings
+from tests.chat.families import template_folder
 from tests.media.pictures import disc, png
 from tests.patience import PATIENCE
+from tests.server.scripted import scripted_serving
 from tests.server.serving import Server, demo_settings, serving
 from tests.server.test_two_keys import PROJECTOR
 
@@ -132,12 +134,7 @@ def test_the_prompt_is_that_of_other_dialects(server: Server, client: ollama.Cli
 
 
 def test_a_format_is_honoured(client: ollama.Client) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"sum": {"type": "integer"}},
-        "required": ["sum"],
-        "additionalProperties": False,
-    }
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
     for reply in (
         client.chat(MODEL, SUM, format=schema, options=GREEDY).message.content,
         client.generate(MODEL, "What is 2 + 3?", format=schema, options=GREEDY).response,
@@ -194,6 +191,20 @@ def test_pictures(client: ollama.Client) -> None:
     answered = client.generate(MODEL, "Which colour is it?", **given)
     assert seen.message.content == answered.response
     assert int(seen.prompt_eval_count or 0) > 20
+
+
+def test_thoughts_are_not_part_of_the_text() -> None:
+    template = (template_folder() / "Qwen-Qwen3-0.6B.jinja").read_text(encoding="utf-8")
+    with scripted_serving(template) as prompter, client_of(prompter.server) as client:
+        prompter.text = "<think>\nFive?\n</think>\n\nFive."
+        whole = client.chat("tiny", SUM)
+        assert (str(whole.message.thinking).strip(), whole.message.content) == ("Five?", "Five.")
+        chunks = [*client.chat("tiny", SUM, think=True, stream=True)]
+        assert "".join(chunk.message.thinking or "" for chunk in chunks).strip() == "Five?"
+        assert said(chunks).strip() == "Five."
+        asked = client.generate("tiny", "What is 2 + 3?")
+        assert (str(asked.thinking).strip(), asked.response) == ("Five?", "Five.")
+        assert "thinking" in (client.show("tiny").capabilities or ())
 
 
 # ---- generating ------------------------------------------------------------------------------
@@ -298,13 +309,13 @@ def test_embeddings(client: ollama.Client) -> None:
 
 def two_models() -> Settings:
     path = demo_model_path()
-    models = tuple(ModelSettings(id=name, path=path) for name in ("one", "two:8b"))
-    return Settings(models=models)
+    first = ModelSettings(id="one", path=path, aliases=("uno", "claude-*"))
+    return Settings(models=(first, ModelSettings(id="two:8b", path=path)))
 
 
 def test_models_are_listed_shown_loaded_and_unloaded() -> None:
     with serving(two_models()) as server, client_of(server) as client:
-        assert [each.model for each in client.list().models] == ["one", "two:8b"]
+        assert [each.model for each in client.list().models] == ["one", "uno", "two:8b"]
         listed = client.list().models[0]
         assert listed.details
         assert listed.details.quantization_level == "Q8_0"

@@ -395,6 +395,17 @@ def test_several_addresses(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+def test_a_second_port_for_ollamas_clients() -> None:
+    with running("--ollama-port", "0", "--host", "127.0.0.1,::1") as server:
+        found = [each.rpartition(":") for each in server.address.split(", ")]
+        assert [host for host, _, _ in found] == ["http://127.0.0.1", "http://[::1]"] * 2
+        own, same, other, again = (port for _, _, port in found)
+        assert own == same != other == again
+        for port in (own, other):
+            answer = httpx.get(f"http://127.0.0.1:{port}/api/version")
+            assert answer.status_code == 200
+
+
 def test_one_of_several_addresses_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "llm.sock"
     with socket.create_server(("127.0.0.1", 0)) as other:

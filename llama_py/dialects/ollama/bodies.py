@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llama_py.chat.schemas.closing import closed
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.fields import Fields, missing, wrong_type, wrong_value
 from llama_py.dialects.known_fields import Dialect, meaning
@@ -137,6 +138,8 @@ def _flat(body: Mapping[str, Any], model: Serving) -> dict[str, Any]:
     flat = {name: value for name, value in body.items() if value is not None and name != "options"}
     if flat.get("think") in (True, False, ""):  # of a text, "max" and the like are efforts
         flat["think"] = bool(flat["think"])
+    if isinstance(flat.get("format"), Mapping):  # Pydantic's say nothing of other properties
+        flat["format"] = closed(flat["format"])
     if flat.get("logprobs") is False:
         flat.pop("top_logprobs", None)
     return {**flat, **check_options(body, model.n_ctx)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +23,7 @@ from llama_py.dialects.wire import WireCall
 from llama_py.dialects.wire_json import json_bytes, vector_bytes
 from llama_py.server.access.keys import ADMIN, CHAT
 from llama_py.server.exchange import respond_to
-from llama_py.server.model_cards import in_list, shown_of
+from llama_py.server.model_cards import in_list, names_of, on_gpus, shown_of
 from llama_py.server.operations import ANSWERED, EMBEDDED, ONE_MODEL, PUBLIC, Operation, Routes
 from llama_py.server.pool.pool import ServedModel
 from llama_py.server.routes.embeddings import Embedded, embedded
@@ -206,7 +205,9 @@ async def _version(request: Request) -> Response:
 async def _tags(request: Request) -> Response:
     service = service_of(request)
     models = service.models.models
-    listed = await in_thread(service, lambda: [*map(in_list, models)])
+    listed = await in_thread(
+        service, lambda: [in_list(model, name) for model in models for name in names_of(model)]
+    )
     return JSONResponse({"models": listed})
 
 
@@ -230,12 +231,14 @@ async def _show(request: Request) -> Response:
 
 @ROUTES.get("/api/ps", operation=Operation(CHAT, "Models in memory", reply="OllamaModels"))
 async def _ps(request: Request) -> Response:
-    models = service_of(request).models
-    loaded = models.loaded
-    entries = await asyncio.to_thread(lambda: [*map(in_list, loaded)])
+    service = service_of(request)
+    models, loaded = service.models, service.models.loaded
+    entries = await in_thread(
+        service,
+        lambda: [{**in_list(each, each.id), "size_vram": on_gpus(each)} for each in loaded],
+    )
     for model, entry in zip(loaded, entries, strict=True):
         left = models.left(model.id)
         entry["expires_at"] = _NEVER if left is None else instant(time.time() + left)
         entry["context_length"] = _context(model)
-        entry["size_vram"] = 0
     return JSONResponse({"models": entries})
