@@ -250,7 +250,8 @@ class Conversations:
                 why = why_refused(expected, state.fingerprint)
             raise FingerprintError(f"this conversation {why}; evaluate it again instead", refused)
         tokens, n_vocab = state.tokens, self._loaded.model.vocab.n_tokens
-        if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < n_vocab:
+        # Cells of pictures and sounds are below -1.
+        if tokens.size and (int(tokens.max()) >= n_vocab or bool((tokens == -1).any())):
             raise StateError("the saved state has tokens that the vocabulary has not")
         labelled = dataclasses.replace(state, session=session)
         driver = self._loaded.driver

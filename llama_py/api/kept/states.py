@@ -145,13 +145,9 @@ class SequenceStates:
 
     def load(self, state: Any) -> None:
         """Bring a state back, as what ``eval`` evaluated; see ``Llama.load_state``."""
-        self._loaded.driver.check()
-        stored = self._checked(state).stored
+        stored, logits = self._checked(state).stored, state.logits
         with self._loaded.loading(stored, self._loaded.cache.namespace) as loading:
-            self._loaded.driver.run(
-                # It is checked again: the adapters may be others now.
-                lambda: self._by_hand.adopt(self._checked(state).stored, state.logits, loading)
-            )
+            self._loaded.driver.run(lambda: self._by_hand.adopt(stored, logits, loading))
 
     def _checked(self, state: Any) -> LlamaState:
         if not isinstance(state, LlamaState):
