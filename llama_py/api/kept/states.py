@@ -144,7 +144,7 @@ class SequenceStates:
     # -- back -----------------------------------------------------------------------------------
 
     def load(self, state: Any) -> None:
-        """Bring a state back, as what ``eval`` evaluated; see ``Llama.load_state``."""
+        """Bring a state back, as what ``eval`` evaluated; see ``ModelStates.restore``."""
         stored, logits = self._checked(state).stored, state.logits
         with self._loaded.loading(stored, self._loaded.cache.namespace) as loading:
             self._loaded.driver.run(lambda: self._by_hand.adopt(stored, logits, loading))
@@ -152,7 +152,7 @@ class SequenceStates:
     def _checked(self, state: Any) -> LlamaState:
         if not isinstance(state, LlamaState):
             raise ParameterTypeError(
-                f"state must be what save_state() returned, not {shown(state)}"
+                f"state must be what states.save() returned, not {shown(state)}"
             )
         own, theirs = self._loaded.fingerprint, state.stored.fingerprint
         if theirs != own:
