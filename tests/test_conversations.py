@@ -11,9 +11,9 @@ import pytest
 
 from llama_py import Llama, LlamaDiskCache
 from llama_py.api.kept.conversations import Conversations
-from llama_py.api.kept.session_sequences import forget_sequence
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ConversationBusyError, ConversationMissingError, FingerprintError
+from llama_py.memory.by_label import forget_sequence
 from llama_py.params import GenerationParams, SamplingParams
 from llama_py.states.whole import read_whole, write_whole
 from tests.models import KINDS, tiny_model

@@ -11,7 +11,8 @@ state. ``cache.SequenceCache`` is the door that the engine uses. Its parts own o
   the same characters; ``prompt_tokens``: replies of the model keep the tokens that it sampled;
 * ``planner`` and ``plan`` (pure): what of a prompt is held where, and how it is best begun;
   ``apply_plan`` does it;
-* ``saving`` copies conversations out of the context in pieces, ``state_loader`` brings them back.
+* ``saving`` copies conversations out of the context in pieces, ``state_loader`` brings them back;
+* ``by_label``: what there is of a conversation by its session, for those who manage them by name.
 
 ``sequences`` and ``state`` are the data; ``kinds`` says what a memory can do; ``positions`` tells
 items from positions.

@@ -113,7 +113,7 @@ def test_an_ending_that_fails_keeps_no_sequence(
     rig.submit(request)
     rig.step_until(lambda: len(request.generated) > 2)
     (running,) = rig.engine.requests.running
-    owners = {"forget": rig.cache.transfers, "close": running.sampler}
+    owners = {"commit": rig.cache.index, "forget": rig.cache.transfers, "close": running.sampler}
 
     def fail(*_: Any, **__: Any) -> None:
         monkeypatch.undo()

@@ -537,7 +537,7 @@ def test_streams_go_on_while_somebody_waits_for_a_copy(
         rig.llm.create_completion(IDLE, max_tokens=2, temperature=0)
         rig.submit(stream)
         if how != "a part":
-            rig.driver.run(lambda: setattr(rig.cache, "saved", disk))
+            rig.driver.run(lambda: setattr(rig.cache.stores, "saved", disk))
             rig.run(ask([*IDLE, *words(4, 60)], 2))  # its saving begins
         tokens_at: list[int] = []
         made = copies(rig, monkeypatch)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from llama_py import EngineDeadError, Llama, demo_model_path
-from llama_py.api.isolation import messages
+from llama_py.api.isolation import messages, requests
 from llama_py.api.isolation import process as isolation
 from llama_py.api.isolation.connection import MessageSocket
 from llama_py.api.isolation.messages import Down
@@ -102,7 +102,7 @@ def test_a_request_s_own_limit_holds(llm: Llama) -> None:
 
     seconds, error = taking(read_on)
     assert isinstance(error, TimeoutError)
-    assert seconds < 1.0 + isolation._SLACK + isolation._BEAT + MORE
+    assert seconds < 1.0 + requests.SLACK + isolation._BEAT + MORE
 
 
 def test_closing_one_that_hangs_takes_no_longer_than_it_is_given(llm: Llama) -> None:
@@ -202,7 +202,7 @@ def test_a_text_that_no_token_has_ends_it(
     def note_event(row: Any, record: Any) -> Any:
         return real((*row[:2], text) if len(row) > 2 else row, record)
 
-    monkeypatch.setattr("llama_py.api.isolation.process.note_event", note_event)
+    monkeypatch.setattr("llama_py.api.isolation.requests.note_event", note_event)
     with pytest.raises(EngineDeadError, match=r"because of a message.*a reply has more text"):
         for _ in stream:
             pass

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from llama_py import Audio, ChatSession, Image, StateError
+from llama_py.api.kept.conversations import Conversations
 from tests.media import pictures
 from tests.media.talking import talk
 
@@ -49,6 +53,25 @@ def test_a_saved_session_has_each_picture_once_and_opens_elsewhere(tmp_path: Pat
         opened.edit(0, "No picture any more.")
         opened.save(path)
     assert not (tmp_path / "talk.json.media").exists()
+
+
+def test_a_conversation_with_a_picture_comes_back_by_its_name() -> None:
+    """As a server's snapshots and slots do."""
+    with talk() as talking:
+        asked = [{"role": "user", "content": ["What is ", DISC, " this?"]}]
+        given: Any = {"session_id": "anna", "temperature": 0, "max_tokens": 4}
+        first = talking.llm.create_chat_completion(asked, **given)
+        held = Conversations(talking.llm.runtime.port)
+        state = held.export("anna")
+        talking.llm.cache.reset()
+        held.bring_in(state, "anna")
+        longer = [*asked, first["choices"][0]["message"], {"role": "user", "content": "Why?"}]
+        again = talking.llm.create_chat_completion(longer, **given)
+        assert again.cache["reused"] >= len(state.tokens) - 2
+        assert talking.encoded == 1
+        wrong = replace(state, tokens=np.where(state.tokens < 0, -1, state.tokens))
+        with pytest.raises(StateError, match="the vocabulary has not"):
+            held.bring_in(wrong, "bob")
 
 
 def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class IsolatedPort:
         try:
             return process.queue(call, answer, *contents)
         except BaseException:
-            process.forget(mailbox.numbers)
+            process.requests.forget(mailbox.numbers)
             raise
 
     def cancel(self, mailbox: Mailbox, *, wait: bool = True) -> None:
@@ -99,7 +99,7 @@ class IsolatedPort:
     def resume(self, mailbox: Mailbox) -> None:
         """Go on with a call that was paused because nobody read what came."""
         mailbox.paused = False
-        call = self.process.call_of(mailbox)
+        call = self.process.requests.call_of(mailbox)
         if call is not None:
             self.process.send(Down.RESUME, call)
 

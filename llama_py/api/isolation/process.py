@@ -26,10 +26,9 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -38,16 +37,15 @@ from llama_py import forks
 from llama_py.api.facts import ProcessStatus
 from llama_py.api.isolation.codec import Codec
 from llama_py.api.isolation.connection import Frame, MessageSocket, QueuedSocket
-from llama_py.api.isolation.messages import LARGE, STATES, USUAL, Down, Facts, Row, Up, note_event
+from llama_py.api.isolation.messages import LARGE, STATES, USUAL, Down, Facts, Row, Up
+from llama_py.api.isolation.requests import RequestsInFlight
 from llama_py.embeddings.queue import EmbeddingJob
-from llama_py.engine.loop import CLOSED, LOOK, MOST_EVENTS
+from llama_py.engine.loop import CLOSED, LOOK
 from llama_py.engine.mailbox import Mailbox
 from llama_py.engine.metrics import Metrics
-from llama_py.engine.request import FinishEvent, Output, Record
 from llama_py.errors import (
     ClosedError,
     EngineDeadError,
-    GenerationTimeout,
     InvalidModelError,
     IsolationError,
     LlamaError,
@@ -73,8 +71,6 @@ _BEAT, _SILENT, _HANGS, _STARTS = 1.0, 3, 10, 120
 _BYTES_PER_BEAT = 10_000_000
 #: Seconds within which a request is queued, and everything else answered but what computes.
 _QUEUED, _ANSWERED = 60.0, 600.0
-#: Seconds that a request may run for longer than its own limit.
-_SLACK = 2.0
 #: Seconds to wait for a process whose socket is closed already.
 _LAST_MOMENTS = 5.0
 #: Lines of what it wrote on standard error that are kept, and that an error shows.
@@ -83,8 +79,6 @@ _LINES, _SHOWN = 60, 8
 _LONGEST = 400
 #: Bytes that are taken for a line although none has ended, and characters of a line of its log.
 _LONGEST_READ, _LONGEST_LOG = 1 << 16, 1 << 13
-#: Characters of a reply, and of each of its tokens on top: more than any vocabulary has.
-_CHARACTERS, _EACH = 1 << 16, 1 << 12
 #: Seconds: the longest pause before it is started again, and after how long of work all is well.
 _LONGEST_PAUSE, _WELL = 60.0, 60.0
 
@@ -96,18 +90,6 @@ class _Phase(Enum):
     READY = "ready"
     PAUSING = "pausing"
     CLOSED = "closed"
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """A request in flight."""
-
-    number: int
-    call: int
-    mailbox: Mailbox
-    record: Record
-    cancelled: bool = False
-    characters: int = 0
 
 
 class ModelProcess:
@@ -150,17 +132,15 @@ class ModelProcess:
         self._again: dict[str, tuple[Any, ...]] = {}
         self._number = 0
         self._answers: dict[int, Future[Any]] = {}
-        self._requests: dict[int, _Request] = {}
+        self.requests = RequestsInFlight(self.send)
         self._jobs: dict[int, EmbeddingJob] = {}
         self._large: set[int] = set()
-        self._delivering = threading.RLock()
         self._silence = 0
         self._heard = self._spoke = False
         #: Why it was ended here, or "".
         self._fault = ""
         self._counted, self._metrics = Metrics(), Metrics()
         self._deaths = 0
-        self._worked = False
         self._since = self._until = 0.0
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._child: subprocess.Popen[bytes] | None = None
@@ -318,8 +298,7 @@ class ModelProcess:
         call, answer = self._begin()
         with self._changed:
             if not answer.done():
-                for number, record in zip(mailbox.numbers, mailbox.records, strict=True):
-                    self._requests[number] = _Request(number, call, mailbox, record)
+                self.requests.add(call, mailbox)
         return call, answer
 
     def begin_job(self, job: EmbeddingJob) -> int:
@@ -354,28 +333,10 @@ class ModelProcess:
         if connection is not None:
             connection.send(frame)
 
-    def forget(self, numbers: Iterable[int]) -> None:
-        """Nobody waits for these requests any more."""
-        with self._changed:
-            for number in numbers:
-                self._requests.pop(number, None)
-
     def cancel(self, mailbox: Mailbox) -> None:
         """Have the requests of a call end: there, or if it does not answer, here."""
-        with self._changed:
-            found = [self._requests.get(number) for number in mailbox.numbers]
-            requests = [each for each in found if each is not None]
-            for each in requests:
-                each.cancelled = True
-        if requests:
-            self.send(Down.CANCEL, requests[0].call)
+        if self.requests.cancel(mailbox):
             self._expire()
-
-    def call_of(self, mailbox: Mailbox) -> int | None:
-        """The number of the call of a mailbox, unless it has ended."""
-        with self._changed:
-            known = (self._requests.get(number) for number in mailbox.numbers)
-            return next((each.call for each in known if each is not None), None)
 
     # -- its life -------------------------------------------------------------------------------
 
@@ -413,16 +374,7 @@ class ModelProcess:
 
     def _expire(self) -> None:
         """End the requests that the other process should have ended by now."""
-        now = time.perf_counter()
-        for request in [*self._requests.values()]:
-            record = request.record
-            timeout = record.request.generation.timeout
-            if request.cancelled and self.silent:
-                self._end([request], self._no_answer())
-            elif timeout is not None and now > record.submitted + timeout + _SLACK:
-                self.send(Down.CANCEL, request.call)
-                message = f"the request took longer than timeout={timeout} seconds"
-                self._end([request], GenerationTimeout(message))
+        self.requests.expire(self._no_answer() if self.silent else None)
 
     def _end_process(self, fault: str) -> None:
         """Kill it, which the thread that listens sees."""
@@ -455,7 +407,7 @@ class ModelProcess:
         with self._changed:
             self._child, self._connection, self.pid = child, connection, child.pid
             self._lines = deque(maxlen=_LINES)
-            self._since, self._worked = time.monotonic(), False
+            self._since, self.requests.worked = time.monotonic(), False
             self._silence, self._heard, self._spoke, self._fault = 0, False, False, ""
             closed = self._phase is _Phase.CLOSED
         self._reader = threading.Thread(
@@ -503,14 +455,7 @@ class ModelProcess:
     def _note_ends(self, rows: list[Row], metrics: Metrics | None) -> None:
         if metrics is not None:
             self.note_metrics(metrics)
-        self._hand_out(rows)
-
-    def _note_start(self, number: int, when: float, cache: Any, tokens: Any) -> None:
-        request = self._requests.get(number)
-        if request is not None:
-            request.record.cache, request.record.started = cache, when
-            if tokens is not None:
-                request.record.tokens = tokens.tolist()
+        self.requests.hand_out(rows)
 
     def _note_vectors(self, call: int, index: int, rows: Any) -> None:
         job = self._jobs.get(call)
@@ -532,6 +477,8 @@ class ModelProcess:
             if self._phase is _Phase.LOADING:
                 self.facts, self._phase, self._once_ready = facts, _Phase.READY, True
                 self._failed, self._since = None, time.monotonic()
+                if facts.context is not None:  # also with what is sampled beyond the last cell
+                    self.requests.most = 2 * facts.context.n_ctx
             self._changed.notify_all()
 
     def _asked(self, call: int) -> tuple[Future[Any] | None, EmbeddingJob | None]:
@@ -558,89 +505,6 @@ class ModelProcess:
         else:
             _log.debug("a call that nobody waits for failed: %s", error)
 
-    # -- what comes for requests ----------------------------------------------------------------
-
-    def _note_progress(self, number: int, done: int, total: int) -> None:
-        request = self._requests.get(number)
-        told = request.record.request.on_progress if request is not None else None
-        if request is None or told is None:
-            return
-        try:
-            told(done, total)
-        except BaseException as error:  # it is the caller's, and reaches the caller
-            self.send(Down.CANCEL, request.call)
-            self._end([request], error)
-
-    def _hand_out(self, rows: list[Row]) -> None:
-        """Give each call what came for it in one step."""
-        requests = self._requests
-        shares: dict[Mailbox, list[Output]] = {}
-        calls: dict[Mailbox, int] = {}
-        with self._delivering:
-            for row in rows:
-                request = requests.get(row[0])
-                if request is None:  # its call was given up
-                    continue
-                mailbox = request.mailbox
-                event = note_event(row, request.record)
-                self._check_length(request, event.text)
-                shares.setdefault(mailbox, []).append((row[0], event))
-                calls[mailbox] = request.call
-            self._deliver(shares, calls)
-
-    def _check_length(self, request: _Request, text: str) -> None:
-        """Raise for a reply that is longer than any, before it takes the memory."""
-        generated = len(request.record.generated)
-        request.characters += len(text)
-        if generated > self._most_generated:
-            raise LlamaError("a reply has more tokens than its context could hold")
-        if not isinstance(text, str) or request.characters > _CHARACTERS + _EACH * generated:
-            raise LlamaError("a reply has more text than its tokens could be")
-
-    def _deliver(
-        self, shares: Mapping[Mailbox, list[Output]], calls: Mapping[Mailbox, int]
-    ) -> None:
-        for mailbox, outputs in shares.items():
-            for number in mailbox.deliver(outputs):
-                request = self._requests.pop(number, None)
-                if request is not None and request.record.reason in ("stop", "length"):
-                    self._worked = True
-            if mailbox.ended.is_set():
-                continue
-            if mailbox.abandoned:
-                self.send(Down.CANCEL, calls[mailbox])
-            elif mailbox.backlog >= MOST_EVENTS and not mailbox.paused:
-                mailbox.paused = True
-                self.send(Down.PAUSE, calls[mailbox])
-                if mailbox.backlog < MOST_EVENTS:  # its owner read meanwhile, and saw no pause
-                    mailbox.paused = False
-                    self.send(Down.RESUME, calls[mailbox])
-        for bell in {mailbox.bell for mailbox in shares}:
-            if bell is not None:
-                bell()
-
-    @property
-    def _most_generated(self) -> float:
-        """More tokens than a reply may have; also with what is sampled beyond the last cell."""
-        context = self.facts.context if self.facts is not None else None
-        return float("inf") if context is None else 2 * context.n_ctx
-
-    def _end(self, requests: Iterable[_Request], error: BaseException) -> None:
-        """End requests here, with an error."""
-        shares: dict[Mailbox, list[Output]] = {}
-        calls: dict[Mailbox, int] = {}
-        with self._delivering:
-            for request in requests:
-                if request.number not in self._requests:  # it has ended just now
-                    continue
-                record = request.record
-                record.reason, record.ended = "error", time.perf_counter()
-                record.request = record.request.without_callbacks()
-                ended = request.number, FinishEvent("error", error=error)
-                shares.setdefault(request.mailbox, []).append(ended)
-                calls[request.mailbox] = request.call
-            self._deliver(shares, calls)
-
     # -- its end --------------------------------------------------------------------------------
 
     def _bury(self) -> None:
@@ -661,10 +525,8 @@ class ModelProcess:
         with self._changed:
             self._connection, self._silence = None, 0
             self._counted, self._metrics = self._counted + self._metrics, Metrics()
-            for number, request in [*self._requests.items()]:
-                # Who is told that it was not queued gets no events of it, and may queue it again.
-                if request.call in self._answers and not request.record.started:
-                    del self._requests[number]
+            # Who is told that it was not queued gets no events of it, and may queue it again.
+            self.requests.forget_queued(self._answers)
             answers, self._answers = [*self._answers.values()], {}
             jobs, self._jobs = [*self._jobs.values()], {}
             closed = self._phase is _Phase.CLOSED
@@ -681,7 +543,7 @@ class ModelProcess:
             self._changed.notify_all()
         for job in jobs:
             job.fail(error)
-        self._end([*self._requests.values()], error)
+        self.requests.end_all(error)
         with self._changed:
             while self._phase is _Phase.PAUSING and self.pause_left:
                 self._changed.wait(min(LOOK, self.pause_left))
@@ -692,7 +554,7 @@ class ModelProcess:
 
     def _note_death(self, child: subprocess.Popen[bytes] | None) -> EngineDeadError:
         """Remember why it died, and for how long it is left alone."""
-        well = self._worked or time.monotonic() - self._since >= _WELL
+        well = self.requests.worked or time.monotonic() - self._since >= _WELL
         self._deaths = 1 if well else self._deaths + 1
         pause = 0.0 if self._deaths == 1 else min(2.0 ** (self._deaths - 2), _LONGEST_PAUSE)
         self.last_death = self._describe(child)
@@ -783,9 +645,9 @@ _HANDLERS: Mapping[int, Callable[..., None]] = {
     Up.LOG: lambda self, level, text: _log.log(level, "%s", text[:_LONGEST_LOG]),
     Up.ANSWER: ModelProcess._note_answer,
     Up.REFUSED: ModelProcess._note_refusal,
-    Up.STARTED: ModelProcess._note_start,
-    Up.PROGRESS: ModelProcess._note_progress,
-    Up.EVENTS: ModelProcess._hand_out,
+    Up.STARTED: lambda self, *start: self.requests.note_start(*start),
+    Up.PROGRESS: lambda self, *told: self.requests.note_progress(*told),
+    Up.EVENTS: lambda self, rows: self.requests.hand_out(rows),
     Up.ENDS: ModelProcess._note_ends,
     Up.VECTORS: ModelProcess._note_vectors,
     Up.PONG: lambda self: None,

@@ -14,7 +14,6 @@ from functools import partial
 
 import numpy as np
 
-from llama_py.api.kept import session_sequences
 from llama_py.api.port import LoadedModel, ModelPort, operation
 from llama_py.errors import (
     ConversationBusyError,
@@ -23,6 +22,7 @@ from llama_py.errors import (
     StateError,
     StorageError,
 )
+from llama_py.memory import by_label
 from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state_loader import StateLoad
@@ -218,14 +218,14 @@ class Conversations:
         _check_idle(source)
         check_number("length", length, 1, most, integer=True)
         session = source.session if isinstance(which, int) else which
-        return session_sequences.begin_part(cache, source, length, session)
+        return by_label.begin_part(cache, source, length, session)
 
     def _stored(self, which: Which, namespace: Hashable | None) -> StoredState | None:
         """What is left of a session whose sequence had to make room."""
         if isinstance(which, int):
             return None
         cache = self._loaded.cache
-        found = session_sequences.stored_of(cache, which, self._or_own(namespace))
+        found = by_label.stored_of(cache, which, self._or_own(namespace))
         states = (store.get(key) for store, key in found)
         return next((state for state in states if state is not None), None)
 
@@ -250,7 +250,8 @@ class Conversations:
                 why = why_refused(expected, state.fingerprint)
             raise FingerprintError(f"this conversation {why}; evaluate it again instead", refused)
         tokens, n_vocab = state.tokens, self._loaded.model.vocab.n_tokens
-        if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < n_vocab:
+        # Cells of pictures and sounds are below -1.
+        if tokens.size and (int(tokens.max()) >= n_vocab or bool((tokens == -1).any())):
             raise StateError("the saved state has tokens that the vocabulary has not")
         labelled = dataclasses.replace(state, session=session)
         driver = self._loaded.driver
@@ -260,7 +261,7 @@ class Conversations:
             driver.run(lambda: self._bring_in(labelled, own, loading))
 
     def _is_there(self, state: StoredState, namespace: Hashable) -> bool:
-        known = session_sequences.sequences_of(self._loaded.cache, state.session or "", namespace)
+        known = by_label.sequences_of(self._loaded.cache, state.session or "", namespace)
         return any(np.array_equal(each.tokens, state.tokens) for each in known)
 
     def _bring_in(self, state: StoredState, namespace: Hashable, loading: StateLoad | None) -> None:
@@ -287,20 +288,20 @@ class Conversations:
             return count
         # What the stores have, and the checkpoints along it; the engine waits for no disk.
         cache = self._loaded.cache
-        for store, key in session_sequences.stored_of(cache, which, own):
+        for store, key in by_label.stored_of(cache, which, own):
             state = store.get(key)
             store.discard(key)
             if state is not None:
-                forget = partial(session_sequences.forget_checkpoints, cache, state.tokens, own)
+                forget = partial(by_label.forget_checkpoints, cache, state.tokens, own)
                 self._loaded.driver.run(forget)
         return count
 
     def _forget(self, which: Which, namespace: Hashable) -> int:
         cache = self._loaded.cache
         if isinstance(which, int):
-            return session_sequences.forget_sequence(cache, self._idle(which, namespace))
-        _check_idle(*session_sequences.sequences_of(cache, which, namespace))
-        return session_sequences.forget_session(cache, which, namespace)
+            return by_label.forget_sequence(cache, self._idle(which, namespace))
+        _check_idle(*by_label.sequences_of(cache, which, namespace))
+        return by_label.forget_session(cache, which, namespace)
 
     @operation
     def rename(self, old: str, new: str, namespace: Hashable | None = None) -> None:
@@ -312,12 +313,12 @@ class Conversations:
         own = self._or_own(namespace)
         self._loaded.driver.run(lambda: self._rename(old, new, own))
         self.port.write_out(_PATIENCE)
-        for store, key in session_sequences.stored_of(self._loaded.cache, old, own):
-            session_sequences.rename_entry(store, key, new)
+        for store, key in by_label.stored_of(self._loaded.cache, old, own):
+            by_label.rename_entry(store, key, new)
 
     def _rename(self, old: str, new: str, namespace: Hashable) -> None:
-        _check_idle(*session_sequences.sequences_of(self._loaded.cache, old, namespace))
-        session_sequences.rename_session(self._loaded.cache, old, new, namespace)
+        _check_idle(*by_label.sequences_of(self._loaded.cache, old, namespace))
+        by_label.rename_session(self._loaded.cache, old, new, namespace)
 
     @operation
     def save(self, session: str, namespace: Hashable | None = None) -> int:
@@ -330,7 +331,7 @@ class Conversations:
         count = self._loaded.driver.run(lambda: self._save(session, namespace))
         self.port.write_out(_PATIENCE)
         cache = self._loaded.cache
-        found = session_sequences.stored_of(cache, session, self._or_own(namespace))
+        found = by_label.stored_of(cache, session, self._or_own(namespace))
         known = (store.info(key) for store, key in found if store is cache.stores.saved)
         written = max((entry.length for entry in known if entry is not None), default=0)
         if written < count:
@@ -355,7 +356,7 @@ class Conversations:
     ) -> tuple[LiveSequence, int] | None:
         if isinstance(which, int):
             return None
-        return session_sequences.passed_on(self._loaded.cache, which, self._or_own(namespace))
+        return by_label.passed_on(self._loaded.cache, which, self._or_own(namespace))
 
     def _idle(self, which: Which, namespace: Hashable | None) -> LiveSequence:
         """The sequence of this number, or the one that a session used last."""
@@ -364,7 +365,7 @@ class Conversations:
         if isinstance(which, int):
             found = cache.live.by_number.get(which)
         else:
-            found = next(iter(session_sequences.sequences_of(cache, which, own)), None)
+            found = next(iter(by_label.sequences_of(cache, which, own)), None)
         if found is None or found.namespace != own or not found.tokens:
             raise ConversationMissingError(f"{which!r} has nothing in memory")
         _check_idle(found)

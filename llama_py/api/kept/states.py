@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.api.call import LastCalls
-from llama_py.api.kept import session_sequences
 from llama_py.api.kept.reports import CacheReport, cache_report
 from llama_py.api.lowlevel import ByHand
 from llama_py.api.port import LoadedModel, ModelPort, operation
 from llama_py.engine.request import Prompt, Record
 from llama_py.errors import FingerprintError, ParameterTypeError, StateError, shown
+from llama_py.memory import by_label
 from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
 from llama_py.params import check_number
@@ -111,7 +111,7 @@ class SequenceStates:
             return cache.saving.copy(sequence), logits, None
         if length is not None:
             check_number("length", length, 1, count, integer=True)
-        part, copying = session_sequences.begin_part(cache, sequence, length or count)
+        part, copying = by_label.begin_part(cache, sequence, length or count)
         return copying, None, part
 
     def _find(self, ended: Record) -> tuple[LiveSequence, int]:
@@ -144,19 +144,15 @@ class SequenceStates:
     # -- back -----------------------------------------------------------------------------------
 
     def load(self, state: Any) -> None:
-        """Bring a state back, as what ``eval`` evaluated; see ``Llama.load_state``."""
-        self._loaded.driver.check()
-        stored = self._checked(state).stored
+        """Bring a state back, as what ``eval`` evaluated; see ``ModelStates.restore``."""
+        stored, logits = self._checked(state).stored, state.logits
         with self._loaded.loading(stored, self._loaded.cache.namespace) as loading:
-            self._loaded.driver.run(
-                # It is checked again: the adapters may be others now.
-                lambda: self._by_hand.adopt(self._checked(state).stored, state.logits, loading)
-            )
+            self._loaded.driver.run(lambda: self._by_hand.adopt(stored, logits, loading))
 
     def _checked(self, state: Any) -> LlamaState:
         if not isinstance(state, LlamaState):
             raise ParameterTypeError(
-                f"state must be what save_state() returned, not {shown(state)}"
+                f"state must be what states.save() returned, not {shown(state)}"
             )
         own, theirs = self._loaded.fingerprint, state.stored.fingerprint
         if theirs != own:

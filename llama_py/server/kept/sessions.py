@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from llama_py.api.kept.conversations import Conversations, HeldConversation
-from llama_py.api.kept.session_sequences import rename_entry
 from llama_py.api.llama import Llama
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.session_ids import label_of, owner_of
@@ -29,6 +28,7 @@ from llama_py.errors import (
     EngineDeadError,
     StorageError,
 )
+from llama_py.memory.by_label import rename_entry
 from llama_py.server.kept.session_registry import SessionEntry, SessionRegistry
 from llama_py.states.disk import LlamaDiskCache, database_of
 

@@ -33,19 +33,20 @@ _CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _HEAD = 64 << 10
 
 
-def check_filename(value: Any) -> str:
-    """The name of a slot's file.
+def check_filename(value: Any, field: str = "filename") -> str:
+    """A plain name that a client chose: of a slot's file, or of a snapshot.
 
     Raises:
         RequestError: it is missing, or no plain name.
     """
     if value is None:
-        raise RequestError(Kind.MISSING, "the field 'filename' is missing", "filename")
+        raise RequestError(Kind.MISSING, f"the field {field!r} is missing", field)
     if not isinstance(value, str) or not _NAME.fullmatch(value) or not value.strip("."):
-        raise _refused(
-            f"filename={shown(value, 40)} must be 1 to 128 of the characters A-Z a-z 0-9 . _ - "
+        message = (
+            f"{field}={shown(value, 40)} must be 1 to 128 of the characters A-Z a-z 0-9 . _ - "
             "and not only dots"
         )
+        raise RequestError(Kind.INVALID_VALUE, message, field)
     return value
 
 

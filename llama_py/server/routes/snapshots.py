@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -24,6 +23,7 @@ from llama_py.errors import (
 from llama_py.options.checks import check_number
 from llama_py.server.access.keys import CHAT
 from llama_py.server.kept.sessions import busy_failure, namespace_of
+from llama_py.server.kept.slot_files import check_filename
 from llama_py.server.operations import MODEL, ONE_MODEL, Operation, Routes
 from llama_py.server.routes.common import json_response
 from llama_py.server.service import in_thread, service_of, tenant_of
@@ -35,8 +35,6 @@ __all__ = ["ROUTES"]
 ROUTES = Routes("Sessions")
 _ALL = "/v1/sessions/{id:path}/snapshots"
 _ONE = "/v1/sessions/{id:path}/snapshots/{name}"
-
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 T = TypeVar("T")
 
@@ -50,24 +48,8 @@ def _session(request: Request) -> str:
 
 def _named(request: Request) -> tuple[str, str, str]:
     """Whose snapshot it is, of which session, and its name."""
-    return tenant_of(request), _session(request), _check_name(request.path_params["name"])
-
-
-def _check_name(value: Any) -> str:
-    """The name of a snapshot.
-
-    Raises:
-        RequestError: it is missing, or no plain name.
-    """
-    if value is None:
-        raise RequestError(Kind.MISSING, "the field 'name' is missing", "name")
-    if not isinstance(value, str) or not _NAME.fullmatch(value) or not value.strip("."):
-        message = (
-            f"name={shown(value, 40)} must be 1 to 128 of the characters A-Z a-z 0-9 . _ - and not "
-            "only dots"
-        )
-        raise RequestError(Kind.INVALID_VALUE, message, "name")
-    return value
+    name = check_filename(request.path_params["name"], "name")
+    return tenant_of(request), _session(request), name
 
 
 def _described(snapshot: NamedState) -> dict[str, Any]:
@@ -132,7 +114,7 @@ async def _make(request: Request) -> Response:
         message = "snapshots are off; start the server with --prefix-cache-slots N"
         raise RequestError(Kind.NOT_IMPLEMENTED, message)
     body = await read_body(request, service.settings)
-    name, waits = _check_name(body.get("name")), body.get("prepare", False)
+    name, waits = check_filename(body.get("name"), "name"), body.get("prepare", False)
     length: int | None = whole_number(body.get("length"))
     if length is not None:
         try:
