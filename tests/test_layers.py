@@ -47,11 +47,13 @@ ALLOWED: dict[str, set[str]] = {
         "chat",
         "dialects",
         "models",
+        "functions",
         *LEAVES,
     }
     | {"embeddings", "gguf", "media"},
 }
 ALLOWED["rpc"] = {"core"}
+ALLOWED["functions"] = {"errors", "options"}
 ALLOWED["tools"] = {"core", "gguf", *LEAVES}
 ALLOWED["server"] = {"api", "demo", *ALLOWED["api"]}
 ALLOWED["cluster"] = {"server", *ALLOWED["server"]}

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from typing_extensions import Self, Unpack
 
@@ -42,6 +42,10 @@ from llama_py.options import (
     PromptOptions,
 )
 from llama_py.options.docstrings import describe_options
+
+if TYPE_CHECKING:
+    from llama_py.functions.options import ToolRunOptions
+    from llama_py.functions.rounds import RunEnd, ToolEvent, ToolRun
 
 __all__ = ["AsyncLlama", "AsyncReplyStream"]
 
@@ -186,6 +190,39 @@ class AsyncLlama:
             return await self._in_a_thread(method, messages, stream, options)  # type: ignore[no-any-return]
         parse = partial(llama.runtime.calls.chat, messages, stream, options)
         return await self._respond(stream, parse)  # type: ignore[no-any-return]
+
+    async def run_tools(  # type: ignore[misc]  # its tools are functions
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Callable[..., Any]],
+        **options: Unpack[ToolRunOptions],
+    ) -> ToolRun:
+        """Answer a conversation with functions as tools: ``Llama.run_tools``, awaited.
+
+        Coroutine functions are awaited, others run in threads; calls of a reply beside each other.
+        """
+        async for event in self.stream_tools(messages, tools, **options):
+            last = event
+        return cast("RunEnd", last).run
+
+    async def stream_tools(  # type: ignore[misc]  # its tools are functions
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Callable[..., Any]],
+        **options: Unpack[ToolRunOptions],
+    ) -> AsyncIterator[ToolEvent]:
+        """The events of ``run_tools`` (``llama_py.functions.rounds``)."""
+        from llama_py.functions.options import begin_run
+
+        loop, given = begin_run(messages, tools, options)
+
+        async def ask(asked: list[dict[str, Any]]) -> AsyncIterator[Any]:
+            async with await self.create_chat_completion(asked, **given) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+        async for event in loop.async_events(ask):
+            yield event
 
     async def score(
         self,

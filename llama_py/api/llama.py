@@ -7,7 +7,7 @@ method names are those of llama-cpp-python where they exist there.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
         CreateEmbeddingResponse,
     )
     from llama_py.engine.metrics import MetricsReport
+    from llama_py.functions.options import ToolRunOptions
+    from llama_py.functions.rounds import ToolEvent, ToolRun
     from llama_py.llama_cpp import llama_context_p, llama_model_p
 
 __all__ = ["Llama"]
@@ -264,6 +266,57 @@ class Llama(LlamaCppNames, CacheNames):
             return handled  # type: ignore[no-any-return]
         call = self.runtime.calls.chat(messages, stream, options)
         return self.runtime.respond(call)  # type: ignore[no-any-return]
+
+    @overload
+    def run_tools(  # type: ignore[misc]  # its tools are functions
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Callable[..., Any]],
+        *,
+        stream: Literal[False] = ...,
+        **options: Unpack[ToolRunOptions],
+    ) -> ToolRun: ...
+    @overload
+    def run_tools(  # type: ignore[misc]  # its tools are functions
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Callable[..., Any]],
+        *,
+        stream: Literal[True],
+        **options: Unpack[ToolRunOptions],
+    ) -> Iterator[ToolEvent]: ...
+    def run_tools(  # type: ignore[misc]  # its tools are functions
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Callable[..., Any]],
+        *,
+        stream: bool = False,
+        **options: Unpack[ToolRunOptions],
+    ) -> ToolRun | Iterator[ToolEvent]:
+        """Answer a conversation with functions as tools: calls are made until it is answered.
+
+        The name, docstring, parameters and type hints of a function are what the model sees of it.
+        What cannot be called (other arguments, an exception, a refusal) is a result that it sees.
+
+        Args:
+            messages: see ``create_chat_completion``.
+            tools: functions. Calls of one reply run beside each other, in threads.
+            stream: return an iterator of events (``llama_py.functions.rounds``).
+            options: those of ``create_chat_completion``, and ``max_rounds``, ``on_call``,
+                ``tool_timeout``, ``max_result_chars`` (``llama_py.functions.options``).
+
+        Raises:
+            ParameterError: a function has no form as a tool.
+        """
+        from llama_py.functions.options import begin_run
+
+        loop, given = begin_run(messages, tools, options)
+        events = loop.events(lambda asked: self.create_chat_completion(asked, **given))
+        if stream:
+            return events
+        for _ in events:
+            pass
+        return loop.run
 
     def score(
         self,

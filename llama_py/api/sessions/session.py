@@ -14,7 +14,7 @@ import copy
 import os
 import uuid
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from typing_extensions import Self, Unpack
@@ -32,6 +32,8 @@ from llama_py.options.values import read_policy
 if TYPE_CHECKING:
     from llama_py.api.kept.model_cache import ModelCache
     from llama_py.api.overflow import OverflowReport
+    from llama_py.functions.options import ToolRunOptions
+    from llama_py.functions.rounds import ToolRun
     from llama_py.options.values import ChatPolicy
 
 __all__ = ["ChatModel", "ChatSession", "TurnStream"]
@@ -177,6 +179,35 @@ class ChatSession:
             self._results.append(result)
             return None
         return self._turn([*self._messages, *self._results, result], stream, sampling)
+
+    def run(  # type: ignore[misc]  # its tools are functions
+        self,
+        text: UserContent,
+        tools: Sequence[Callable[..., Any]],
+        **options: Unpack[ToolRunOptions],
+    ) -> ToolRun:
+        """Say something, with functions as tools: ``Llama.run_tools`` in this conversation.
+
+        The conversation has all calls and results afterwards; if the run fails, it is as before.
+
+        Raises:
+            ParameterError: the last reply asked for tools that have no result yet.
+        """
+        from llama_py.functions.options import begin_run
+
+        if self.tool_calls:
+            raise ParameterError(
+                f"the last reply calls tools ({', '.join(self._open_ids())}); answer them with "
+                "send_tool_result(), or take the reply back with regenerate() or edit()"
+            )
+        asked = [*self.messages, {"role": "user", "content": as_content(text)}]
+        loop, given = begin_run(asked, tools, {**self._defaults, **options})
+        chat: Any = self._llm.create_chat_completion
+        for _ in loop.events(lambda messages: chat(messages, session_id=self.session_id, **given)):
+            pass
+        self._give_up_reply()
+        self._messages = loop.run.messages
+        return loop.run
 
     @overload
     def regenerate(

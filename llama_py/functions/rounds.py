@@ -1,0 +1,359 @@
+"""The loop of calls and results: a model answers, its calls are made, it answers again.
+
+Each round evaluates what is new only: the conversation grows at its end, and is found again. A call
+that cannot be made is a result as well, which the model sees: a name that there is not, arguments
+of another type, an exception, a refusal, too much time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Late
+from dataclasses import dataclass, field
+from typing import Any
+
+from llama_py.errors import ParameterError
+from llama_py.functions.tool import FunctionTool, as_text, read_tools
+from llama_py.functions.types import WrongArgument
+
+__all__ = [
+    "ArgumentsPiece",
+    "CallBegan",
+    "RoundEnd",
+    "RunEnd",
+    "TextPiece",
+    "ThoughtPiece",
+    "ToolCall",
+    "ToolEvent",
+    "ToolLoop",
+    "ToolResult",
+    "ToolRun",
+]
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A call of a tool.
+
+    Attributes:
+        id: of the call.
+        name: of the tool.
+        arguments: as the model wrote them: JSON.
+        values: the arguments as the function gets them; None if they do not fit.
+        result: what the function returned.
+        text: what the model sees of it.
+        error: the exception, if there was one.
+    """
+
+    id: str
+    name: str
+    arguments: str
+    values: dict[str, Any] | None = None
+    result: Any = None
+    text: str = ""
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """Text of the reply."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtPiece:
+    """Text of the model's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegan:
+    """The model has begun to write a call."""
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsPiece:
+    """More of the arguments of a call."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """A call has its result."""
+
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnd:
+    """A round is over: the number, from 1, and how many tokens of its prompt were reused."""
+
+    number: int
+    usage: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class ToolRun:
+    """What came of a run.
+
+    Attributes:
+        text: the last reply.
+        messages: the whole conversation, to go on with.
+        calls: all calls, in order.
+        rounds: replies of the model.
+        finished: "stop"; "max_rounds": calls of the last round have results that the model has not
+            seen; or another reason for which a reply ended ("length").
+    """
+
+    text: str = ""
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    rounds: int = 0
+    finished: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """The run is over."""
+
+    run: ToolRun
+
+
+ToolEvent = TextPiece | ThoughtPiece | CallBegan | ArgumentsPiece | ToolResult | RoundEnd | RunEnd
+#: Is asked before each call: True makes it, a dictionary makes it with other arguments, a text is
+#: the result in its place, False refuses.
+OnCall = Callable[[ToolCall], "bool | str | dict[str, Any] | None"]
+
+_REFUSED = "this call was refused"
+
+
+class _Reply:
+    """A reply as its chunks come."""
+
+    def __init__(self) -> None:
+        self.text, self.thoughts, self.finished = "", "", ""
+        self.calls: list[ToolCall] = []
+        self.usage: Mapping[str, Any] = {}
+
+    def add(self, chunk: Mapping[str, Any]) -> Iterator[ToolEvent]:
+        self.usage = chunk.get("usage") or self.usage
+        for choice in chunk.get("choices", ())[:1]:
+            self.finished = choice.get("finish_reason") or self.finished
+            delta = choice.get("delta") or {}
+            if thought := delta.get("reasoning_content"):
+                self.thoughts += thought
+                yield ThoughtPiece(thought)
+            if text := delta.get("content"):
+                self.text += text
+                yield TextPiece(text)
+            for part in delta.get("tool_calls") or ():
+                yield from self._add_call(part)
+
+    def _add_call(self, part: Mapping[str, Any]) -> Iterator[ToolEvent]:
+        function = part.get("function") or {}
+        while len(self.calls) <= part["index"]:
+            call = ToolCall(part.get("id") or "", function.get("name") or "", "")
+            self.calls.append(call)
+            yield CallBegan(call.id, call.name)
+        call = self.calls[part["index"]]
+        if piece := function.get("arguments"):
+            call.arguments += piece
+            yield ArgumentsPiece(call.id, piece)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """It as a message of the conversation."""
+        found: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.thoughts:
+            found["reasoning_content"] = self.thoughts
+        if self.calls:
+            found["tool_calls"] = [
+                {
+                    "id": each.id,
+                    "type": "function",
+                    "function": {"name": each.name, "arguments": each.arguments},
+                }
+                for each in self.calls
+            ]
+        return found
+
+
+class ToolLoop:
+    """One run: the tools, and what bounds them.
+
+    Args:
+        tools: functions, see ``FunctionTool.of``.
+        max_rounds: replies at most.
+        on_call: is asked before each call, see ``OnCall``.
+        timeout: seconds that a call may take. A function that does not end is left to itself.
+        max_result_chars: characters of a result that the model sees.
+    """
+
+    def __init__(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Callable[..., Any]],
+        *,
+        max_rounds: int = 8,
+        on_call: OnCall | None = None,
+        timeout: float | None = None,
+        max_result_chars: int | None = None,
+    ) -> None:
+        if max_rounds < 1:
+            raise ParameterError(f"max_rounds must be at least 1, not {max_rounds}")
+        self._tools = read_tools(tools)
+        self._max_rounds, self._on_call = max_rounds, on_call
+        self._timeout, self._longest = timeout, max_result_chars
+        self.run = ToolRun(messages=[dict(each) for each in messages])
+
+    @property
+    def definitions(self) -> list[dict[str, Any]]:
+        """The tools in OpenAI's form."""
+        return [tool.definition for tool in self._tools.values()]
+
+    # -- one round ------------------------------------------------------------------------------
+
+    def _begin(self) -> _Reply:
+        self.run.rounds += 1
+        return _Reply()
+
+    def _take(self, reply: _Reply) -> None:
+        self.run.messages.append(reply.message)
+        self.run.calls += reply.calls
+        self.run.text = reply.text
+
+    def _goes_on(self, reply: _Reply) -> bool:
+        if not reply.calls:
+            self.run.finished = reply.finished or "stop"
+        elif self.run.rounds == self._max_rounds:
+            self.run.finished = "max_rounds"
+        return not self.run.finished
+
+    def _prepare(self, call: ToolCall) -> FunctionTool | None:
+        """The tool of a call; None if the call has its result already."""
+        try:
+            tool = self._tools.get(call.name)
+            if tool is None:
+                raise WrongArgument(
+                    f"there is no tool {call.name}; there are: {', '.join(self._tools)}"
+                )
+            call.values = tool.read(call.arguments)
+        except WrongArgument as error:
+            self._fail(call, error)
+            return None
+        answer = self._on_call(call) if self._on_call is not None else True
+        if isinstance(answer, dict):
+            call.values = answer
+        elif answer is False or isinstance(answer, str):
+            call.text = answer if isinstance(answer, str) else _REFUSED
+            return None
+        return tool
+
+    def _fail(self, call: ToolCall, error: BaseException) -> None:
+        call.error = error
+        named = isinstance(error, WrongArgument)
+        call.text = str(error) if named else f"{type(error).__name__}: {error}"
+
+    def _late(self, call: ToolCall) -> None:
+        error = TimeoutError(f"{call.name} did not end within {self._timeout:g} seconds")
+        self._fail(call, error)
+
+    def _succeed(self, call: ToolCall, result: Any) -> None:
+        call.result = result
+        try:
+            call.text = as_text(result)
+        except (TypeError, ValueError) as error:  # a circle
+            self._fail(call, error)
+
+    def _end(self, call: ToolCall) -> ToolResult:
+        longest = self._longest
+        if longest is not None and len(call.text) > longest:
+            call.text = f"{call.text[:longest]}... ({len(call.text) - longest} characters more)"
+        self.run.messages.append({"role": "tool", "tool_call_id": call.id, "content": call.text})
+        return ToolResult(call)
+
+    # -- threads --------------------------------------------------------------------------------
+
+    def events(self, ask: Callable[[list[dict[str, Any]]], Any]) -> Iterator[ToolEvent]:
+        """Run; ``ask`` gives the chunks of a reply to messages."""
+        while True:
+            reply = self._begin()
+            for chunk in ask(self.run.messages):
+                yield from reply.add(chunk)
+            self._take(reply)
+            yield from self._calls(reply.calls)
+            yield RoundEnd(self.run.rounds, reply.usage)
+            if not self._goes_on(reply):
+                yield RunEnd(self.run)
+                return
+
+    def _calls(self, calls: Sequence[ToolCall]) -> Iterator[ToolResult]:
+        """The calls of a round, beside each other."""
+        if not calls:
+            return
+        pool = ThreadPoolExecutor(len(calls), thread_name_prefix="llama_py-tools")
+        try:
+            ready = [(call, self._prepare(call)) for call in calls]
+            jobs = [pool.submit(_call, tool, call) if tool else None for call, tool in ready]
+            for call, job in zip(calls, jobs, strict=True):
+                if job is not None:
+                    self._wait(call, job)
+                yield self._end(call)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _wait(self, call: ToolCall, job: Future[Any]) -> None:
+        try:
+            self._succeed(call, job.result(self._timeout))
+        except Late as error:
+            self._fail(call, error) if job.done() else self._late(call)
+        except Exception as error:  # of the caller's function: the model and the caller see it
+            self._fail(call, error)
+
+    # -- coroutines -----------------------------------------------------------------------------
+
+    async def async_events(
+        self, ask: Callable[[list[dict[str, Any]]], AsyncIterator[Any]]
+    ) -> AsyncIterator[ToolEvent]:
+        """The same in an event loop: coroutine functions are awaited, others get a thread."""
+        while True:
+            reply = self._begin()
+            async for chunk in ask(self.run.messages):
+                for event in reply.add(chunk):
+                    yield event
+            self._take(reply)
+            ready = [(call, self._prepare(call)) for call in reply.calls]
+            await asyncio.gather(*(self._await(call, tool) for call, tool in ready if tool))
+            for call in reply.calls:
+                yield self._end(call)
+            yield RoundEnd(self.run.rounds, reply.usage)
+            if not self._goes_on(reply):
+                yield RunEnd(self.run)
+                return
+
+    async def _await(self, call: ToolCall, tool: FunctionTool) -> None:
+        try:
+            if tool.is_async:
+                job = tool.function(**(call.values or {}))
+            else:
+                job = asyncio.to_thread(_call, tool, call)
+            self._succeed(call, await asyncio.wait_for(job, self._timeout))
+        except (asyncio.TimeoutError, TimeoutError):
+            self._late(call) if self._timeout is not None else self._fail(call, TimeoutError())
+        except Exception as error:  # of the caller's function: the model and the caller see it
+            self._fail(call, error)
+
+
+def _call(tool: FunctionTool, call: ToolCall) -> Any:
+    if tool.is_async:
+        return asyncio.run(tool.function(**(call.values or {})))
+    return tool.function(**(call.values or {}))
