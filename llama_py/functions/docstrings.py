@@ -17,7 +17,7 @@ _REST = re.compile(r":param\s+(?:[\w\[\], |]+\s+)?(\w+)\s*:\s*(.*)")
 
 
 def read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """What a function does, and the meanings of its parameters by name."""
+    """The summary of a function, and the meanings of its parameters by name."""
     lines = text.splitlines()
     end = next((n for n, line in enumerate(lines) if _ends_summary(line)), len(lines))
     summary = " ".join(" ".join(lines[:end]).split())

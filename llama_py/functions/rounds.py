@@ -21,20 +21,20 @@ from llama_py.functions.types import WrongArgument
 __all__ = [
     "ArgumentsPiece",
     "CallBegan",
+    "FunctionCall",
+    "FunctionResult",
     "RoundEnd",
     "RunEnd",
     "TextPiece",
     "ThoughtPiece",
-    "ToolCall",
     "ToolEvent",
     "ToolLoop",
-    "ToolResult",
     "ToolRun",
 ]
 
 
 @dataclass(slots=True)
-class ToolCall:
+class FunctionCall:
     """A call of a tool.
 
     Attributes:
@@ -87,10 +87,10 @@ class ArgumentsPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolResult:
+class FunctionResult:
     """A call has its result."""
 
-    call: ToolCall
+    call: FunctionCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class RoundEnd:
 
 @dataclass(slots=True)
 class ToolRun:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         text: the last reply.
@@ -116,7 +116,7 @@ class ToolRun:
 
     text: str = ""
     messages: list[dict[str, Any]] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
+    calls: list[FunctionCall] = field(default_factory=list)
     rounds: int = 0
     finished: str = ""
 
@@ -128,10 +128,12 @@ class RunEnd:
     run: ToolRun
 
 
-ToolEvent = TextPiece | ThoughtPiece | CallBegan | ArgumentsPiece | ToolResult | RoundEnd | RunEnd
+ToolEvent = (
+    TextPiece | ThoughtPiece | CallBegan | ArgumentsPiece | FunctionResult | RoundEnd | RunEnd
+)
 #: Is asked before each call: True makes it, a dictionary makes it with other arguments, a text is
 #: the result in its place, False refuses.
-OnCall = Callable[[ToolCall], "bool | str | dict[str, Any] | None"]
+OnCall = Callable[[FunctionCall], "bool | str | dict[str, Any] | None"]
 
 _REFUSED = "this call was refused"
 
@@ -141,7 +143,7 @@ class _Reply:
 
     def __init__(self) -> None:
         self.text, self.thoughts, self.finished = "", "", ""
-        self.calls: list[ToolCall] = []
+        self.calls: list[FunctionCall] = []
         self.usage: Mapping[str, Any] = {}
 
     def add(self, chunk: Mapping[str, Any]) -> Iterator[ToolEvent]:
@@ -161,7 +163,7 @@ class _Reply:
     def _add_call(self, part: Mapping[str, Any]) -> Iterator[ToolEvent]:
         function = part.get("function") or {}
         while len(self.calls) <= part["index"]:
-            call = ToolCall(part.get("id") or "", function.get("name") or "", "")
+            call = FunctionCall(part.get("id") or "", function.get("name") or "", "")
             self.calls.append(call)
             yield CallBegan(call.id, call.name)
         call = self.calls[part["index"]]
@@ -238,7 +240,7 @@ class ToolLoop:
             self.run.finished = "max_rounds"
         return not self.run.finished
 
-    def _prepare(self, call: ToolCall) -> FunctionTool | None:
+    def _prepare(self, call: FunctionCall) -> FunctionTool | None:
         """The tool of a call; None if the call has its result already."""
         try:
             tool = self._tools.get(call.name)
@@ -258,28 +260,28 @@ class ToolLoop:
             return None
         return tool
 
-    def _fail(self, call: ToolCall, error: BaseException) -> None:
+    def _fail(self, call: FunctionCall, error: BaseException) -> None:
         call.error = error
         named = isinstance(error, WrongArgument)
         call.text = str(error) if named else f"{type(error).__name__}: {error}"
 
-    def _late(self, call: ToolCall) -> None:
+    def _late(self, call: FunctionCall) -> None:
         error = TimeoutError(f"{call.name} did not end within {self._timeout:g} seconds")
         self._fail(call, error)
 
-    def _succeed(self, call: ToolCall, result: Any) -> None:
+    def _succeed(self, call: FunctionCall, result: Any) -> None:
         call.result = result
         try:
             call.text = as_text(result)
         except (TypeError, ValueError) as error:  # a circle
             self._fail(call, error)
 
-    def _end(self, call: ToolCall) -> ToolResult:
+    def _end(self, call: FunctionCall) -> FunctionResult:
         longest = self._longest
         if longest is not None and len(call.text) > longest:
             call.text = f"{call.text[:longest]}... ({len(call.text) - longest} characters more)"
         self.run.messages.append({"role": "tool", "tool_call_id": call.id, "content": call.text})
-        return ToolResult(call)
+        return FunctionResult(call)
 
     # -- threads --------------------------------------------------------------------------------
 
@@ -296,7 +298,7 @@ class ToolLoop:
                 yield RunEnd(self.run)
                 return
 
-    def _calls(self, calls: Sequence[ToolCall]) -> Iterator[ToolResult]:
+    def _calls(self, calls: Sequence[FunctionCall]) -> Iterator[FunctionResult]:
         """The calls of a round, beside each other."""
         if not calls:
             return
@@ -311,7 +313,7 @@ class ToolLoop:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _wait(self, call: ToolCall, job: Future[Any]) -> None:
+    def _wait(self, call: FunctionCall, job: Future[Any]) -> None:
         try:
             self._succeed(call, job.result(self._timeout))
         except Late as error:
@@ -340,7 +342,7 @@ class ToolLoop:
                 yield RunEnd(self.run)
                 return
 
-    async def _await(self, call: ToolCall, tool: FunctionTool) -> None:
+    async def _await(self, call: FunctionCall, tool: FunctionTool) -> None:
         try:
             if tool.is_async:
                 job = tool.function(**(call.values or {}))
@@ -353,7 +355,7 @@ class ToolLoop:
             self._fail(call, error)
 
 
-def _call(tool: FunctionTool, call: ToolCall) -> Any:
+def _call(tool: FunctionTool, call: FunctionCall) -> Any:
     if tool.is_async:
         return asyncio.run(tool.function(**(call.values or {})))
     return tool.function(**(call.values or {}))

@@ -92,7 +92,7 @@ class FunctionTool:
 
 
 def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What has the annotations: of an object that can be called, its method."""
+    """The function with the annotations: of an object that can be called, its method."""
     if inspect.isfunction(function) or inspect.ismethod(function) or inspect.isbuiltin(function):
         return function
     found: Callable[..., Any] = getattr(function, "__call__", function)  # noqa: B004

@@ -28,7 +28,7 @@ __all__ = ["Divergence", "Estimate", "Perplexity", "kl_divergence", "perplexity"
 _MAGIC = b"_logits_"
 #: Below this, a logarithm of a probability of the base model does not count.
 _LEAST = np.float32(-16)
-#: Fewer values are no statistics.
+#: Values below which there are no statistics.
 _FEWEST = 100
 
 #: Called with the pieces that are done, all of them, and the perplexity so far.

@@ -55,7 +55,7 @@ class PlannedTensor:
 
 @dataclass(frozen=True, slots=True)
 class QuantizePlan:
-    """What will be done with each tensor, and the bytes of the target's tensors."""
+    """The types of all tensors before and after, and the bytes of the target's tensors."""
 
     tensors: tuple[PlannedTensor, ...]
 
@@ -175,7 +175,7 @@ def _known(name: str | None, types: Mapping[str, int], what: str) -> str | None:
 
 
 def _plan(request: Mapping[str, Any]) -> QuantizePlan:
-    """What llama.cpp would do, checked for what it would find out too late."""
+    """The plan of llama.cpp, checked for the errors that it would find too late."""
     check_model_file(request["source"])
     matrix = read_matrix(Path(request["imatrix"])) if request["imatrix"] else None
     tensors = []

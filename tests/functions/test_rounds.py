@@ -14,11 +14,11 @@ from llama_py.errors import ParameterError
 from llama_py.functions.rounds import (
     ArgumentsPiece,
     CallBegan,
+    FunctionResult,
     RoundEnd,
     RunEnd,
     TextPiece,
     ToolLoop,
-    ToolResult,
     ToolRun,
 )
 
@@ -56,7 +56,7 @@ def test_each_round_evaluates_only_what_is_new(llm: Llama) -> None:
     assert cached >= first["prompt_tokens"]
     assert isinstance(events[-1], RunEnd)
     assert any(isinstance(each, CallBegan) for each in events)
-    assert any(isinstance(each, ToolResult) for each in events)
+    assert any(isinstance(each, FunctionResult) for each in events)
 
 
 def test_coroutines_are_awaited(llm: Llama) -> None:
@@ -114,7 +114,7 @@ def test_the_events_come_in_order() -> None:
     run, events = run_of(replies, [get_weather])
     kinds = [type(each) for each in events]
     assert kinds[:5] == [TextPiece, TextPiece, CallBegan, ArgumentsPiece, ArgumentsPiece]
-    assert kinds[5:7] == [ToolResult, RoundEnd]
+    assert kinds[5:7] == [FunctionResult, RoundEnd]
     assert (run.text, run.finished, run.rounds) == ("done", "stop", 2)
     assert run.messages[1]["tool_calls"][0]["function"]["arguments"] == '{"city": "Rome"}'
 
