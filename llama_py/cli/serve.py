@@ -38,9 +38,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "serve",
         usage="llama-py serve [MODEL] [options]",
-        help="serve models over HTTP (OpenAI's and Anthropic's APIs)",
-        description="Serve models over HTTP, in the forms of OpenAI's and Anthropic's APIs and of "
-        "llama-server. Without a model, the bundled one is served.",
+        help="serve models over HTTP (the APIs of OpenAI, Anthropic and Ollama)",
+        description="Serve models over HTTP, in the forms of the APIs of OpenAI, Anthropic, "
+        "Ollama and llama-server. Without a model, the bundled one is served.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

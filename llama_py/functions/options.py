@@ -16,7 +16,7 @@ class ToolRunOptions(ChatOptions, total=False):
 
     Attributes:
         max_rounds: replies at most (8).
-        on_call: is asked before each call (a ``FunctionCall``): True makes it, a dictionary makes it
+        on_call: is asked before each call (``FunctionCall``): True makes it, a dictionary makes it
             with other arguments, a text is the result in its place, False refuses.
         tool_timeout: seconds that a call may take. A function that does not end is left alone.
         max_result_chars: characters of a result that the model sees.

@@ -9,6 +9,7 @@ from typing import Any
 
 import anthropic
 import httpx
+import ollama
 import openai
 import pytest
 
@@ -90,6 +91,21 @@ def test_a_stream_begins_before_its_model_is_there(
     ends = {"/v1/messages": "message_stop", "/v1/responses": "response.incomplete"}
     assert ends.get(path, '"stop":true' if path == "/completion" else "[DONE]") in rest
     assert http.get("/health").json() == {"status": "ok"}
+
+
+def test_ollamas_lines_have_no_comments(server: Server, door: Door) -> None:
+    """The headers are sign enough; what goes wrong is the last line."""
+    asked: dict[str, Any] = {"messages": CHAT["messages"], "options": {"num_predict": 3}}
+    with ollama.Client(host=server.url, timeout=PATIENCE) as client:
+        threading.Timer(3 * PING, door.open.set).start()
+        *_, last = client.chat("cold", stream=True, **asked)
+        assert (last.done_reason, last.eval_count) == ("length", 3)
+        assert int(last.load_duration or 0) > 2e9 * PING
+        door.open.clear()
+        door.error = ModelLoadError("broken")
+        threading.Timer(3 * PING, door.open.set).start()
+        with pytest.raises(ollama.ResponseError, match="the model other cannot be loaded"):
+            [*client.chat("other", stream=True, **asked)]
 
 
 def test_waiting_for_a_model_is_no_fault_of_the_client(door: Door) -> None:

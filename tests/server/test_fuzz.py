@@ -59,6 +59,10 @@ def check(path: str, reply: httpx.Response) -> None:
         return
     assert reply.headers["content-type"] == "application/json"
     body = reply.json()
+    if path.startswith("/api/"):
+        assert isinstance(body["error"], str)
+        assert "Traceback" not in reply.text
+        return
     error = body["error"]
     assert isinstance(error["message"], str)
     assert error["message"]
@@ -71,8 +75,11 @@ def check(path: str, reply: httpx.Response) -> None:
 
 
 def check_stream(reply: httpx.Response) -> None:
-    if reply.headers.get("content-type", "").startswith("text/event-stream"):
+    kind = reply.headers.get("content-type", "")
+    if kind.startswith("text/event-stream"):
         assert "server_error" not in reply.text
+    if kind == "application/x-ndjson":
+        assert all(isinstance(json.loads(line), dict) for line in reply.text.splitlines())
 
 
 # -- bodies of the description ---------------------------------------------------------------------
@@ -233,6 +240,31 @@ RESPONSES = {
     "max_output_tokens": 3,
     "store": False,
 }
+OLLAMA = {
+    "model": "demo",
+    "messages": [
+        {"role": "user", "content": "Hello"},
+        {
+            "role": "assistant",
+            "thinking": "hm",
+            "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}],
+        },
+        {"role": "tool", "tool_name": "f", "content": "1"},
+    ],
+    "tools": [TOOL],
+    "think": False,
+    "keep_alive": "5m",
+    "options": {"num_ctx": 512, "num_predict": 3, "temperature": 0.5, "stop": ["x"]},
+    "stream": False,
+}
+GENERATE = {
+    "model": "demo",
+    "prompt": "Hello",
+    "system": "Be kind.",
+    "format": "json",
+    "options": {"num_predict": 3},
+}
+RAW = {"logprobs": True, "top_logprobs": 2, "stream": False, "options": {"num_predict": 3}}
 NATIVE = {"prompt": "Hello", "n_predict": 3, "n_probs": 2, "samplers": ["top_k"], "stop": ["x"]}
 RULED = {"prompt": "Hello", "n_predict": 3, "json_schema": {"type": "object"}}
 BODIES: dict[str, list[Mapping[str, Any]]] = {
@@ -243,6 +275,8 @@ BODIES: dict[str, list[Mapping[str, Any]]] = {
     "/v1/messages/count_tokens": [MESSAGES],
     "/v1/responses": [RESPONSES, {**RESPONSES, "stream": True}],
     "/v1/responses/input_tokens": [RESPONSES],
+    "/api/chat": [OLLAMA, {**OLLAMA, "stream": True}],
+    "/api/generate": [GENERATE, {"model": "demo", "prompt": "Hello", "raw": True, **RAW}],
     "/completion": [NATIVE, RULED],
     "/infill": [{"input_prefix": "a", "input_suffix": "b", "n_predict": 3}],
     "/tokenize": [{"content": ["a", 3], "with_pieces": True}],

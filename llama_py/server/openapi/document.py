@@ -42,8 +42,8 @@ def document(settings: Settings, operations: Operations) -> dict[str, Any]:
         "info": {
             "title": "llama_py",
             "version": __version__,
-            "description": "GGUF language models behind OpenAI's, Anthropic's and llama-server's "
-            "APIs.",
+            "description": "GGUF language models behind the APIs of OpenAI, Anthropic, Ollama and "
+            "llama-server.",
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         "servers": [{"url": settings.root_path or "/"}],
