@@ -314,8 +314,8 @@ class LoadedModel(ModelPort):
         media: ModelMedia | None = None,
     ) -> None:
         super().__init__(model, media)
+        self._embed_with = embed_with  # before what generates: they are freed in this order
         self._generating = generating
-        self._embed_with = embed_with
         self._in_place = in_place
         self._embedding_queue: EmbeddingQueue | None = None
         self._making = threading.Lock()
