@@ -49,31 +49,15 @@ def read_matrix(path: Path) -> Matrix:
     Raises:
         InvalidModelError: it is none, or has values that are not finite.
     """
-    header = whole_file(path)
-    if header.scalars.get("general.type") != "imatrix":
-        raise InvalidModelError(f"{path} is not an importance matrix (general.type is not imatrix)")
-    tensors = {each.name: each for each in header.tensors}
-    entries = {}
-    for name, sums in tensors.items():
-        counts = tensors.get(name.removesuffix(_SUMS) + _COUNTS)
-        if name.endswith(_SUMS) and counts is not None:
-            entries[name.removesuffix(_SUMS)] = _means(path, header, sums, counts)
-    if not entries:
-        raise InvalidModelError(f"{path} has no entries NAME{_SUMS} with NAME{_COUNTS}")
-    chunks = header.scalars.get("imatrix.chunk_count", 0)
-    return Matrix(entries, _datasets(header), int(chunks))
+    sums = _read_sums(path)
+    entries = {each.name: _means(path, each) for each in sums.weights.values()}
+    return Matrix(entries, sums.datasets, sums.n_chunks)
 
 
-def _means(
-    path: Path, header: GGUFHeader, sums: GGUFTensor, counts: GGUFTensor
-) -> NDArray[np.float32]:
+def _means(path: Path, sums: WeightSums) -> NDArray[np.float32]:
     """Sums by counts, as ``llama-quantize`` divides them; 1 for an expert without any."""
-    total, seen = _floats(header, sums), _floats(header, counts)
-    if not seen.size or total.size % seen.size:
-        raise InvalidModelError(f"{path}: {sums.name} does not fit {counts.name}")
-    rows = total.reshape(seen.size, -1)
-    filled = seen.reshape(-1, 1).astype(np.float32)
-    means = np.where(filled > 0, rows / np.where(filled > 0, filled, 1), np.float32(1))
+    counts = sums.counts.reshape(-1, 1).astype(np.float32)
+    means = np.where(counts > 0, sums.squares / np.where(counts > 0, counts, 1), np.float32(1))
     if not np.isfinite(means).all():
         raise InvalidModelError(f"{path}: {sums.name} has values that are not finite")
     return np.ascontiguousarray(means.reshape(-1), dtype=np.float32)
@@ -216,11 +200,18 @@ def _read_sums(path: Path) -> _Sums:
         counts = tensors.get(plain + _COUNTS)
         if not name.endswith(_SUMS) or counts is None:
             continue
-        seen = _floats(header, counts).astype(np.int64)
-        rows = _floats(header, squares).reshape(len(seen), -1)
+        seen, flat = _floats(header, counts), _floats(header, squares)
+        if not seen.size or flat.size % seen.size or not np.isfinite(seen).all():
+            raise InvalidModelError(f"{path}: {name} does not fit {counts.name}")
+        rows = flat.reshape(seen.size, -1)
         sums = tensors.get(plain + _PLAIN)
-        values = _floats(header, sums).reshape(rows.shape) if sums else np.zeros_like(rows)
-        weights[plain] = WeightSums(plain, rows, values, seen)
+        plain_sums = _floats(header, sums) if sums else np.zeros_like(flat)
+        if plain_sums.size != flat.size:
+            raise InvalidModelError(f"{path}: {plain}{_PLAIN} does not fit {name}")
+        values = plain_sums.reshape(rows.shape)
+        weights[plain] = WeightSums(plain, rows, values, seen.astype(np.int64))
+    if not weights:
+        raise InvalidModelError(f"{path} has no entries NAME{_SUMS} with NAME{_COUNTS}")
     scalars = header.scalars
     chunks, size = (int(scalars.get(f"imatrix.chunk_{each}", 0)) for each in ("count", "size"))
     return _Sums(weights, _datasets(header), chunks, size)

@@ -133,11 +133,7 @@ class ChatSession:
             ContextOverflowError: the conversation does not fit any more.
             ParameterError: the last reply asked for tools that have no result yet.
         """
-        if self.tool_calls:
-            raise ParameterError(
-                f"the last reply calls tools ({', '.join(self._open_ids())}); answer them with "
-                "send_tool_result(), or take the reply back with regenerate() or edit()"
-            )
+        self._refuse_open_calls()
         new = [*self._results, {"role": "user", "content": as_content(text)}]
         return self._turn([*self._messages, *new], stream, sampling)
 
@@ -195,11 +191,7 @@ class ChatSession:
         """
         from llama_py.functions.options import begin_run
 
-        if self.tool_calls:
-            raise ParameterError(
-                f"the last reply calls tools ({', '.join(self._open_ids())}); answer them with "
-                "send_tool_result(), or take the reply back with regenerate() or edit()"
-            )
+        self._refuse_open_calls()
         asked = [*self.messages, {"role": "user", "content": as_content(text)}]
         loop, given = begin_run(asked, tools, {**self._defaults, **options})
         chat: Any = self._llm.create_chat_completion
@@ -282,6 +274,13 @@ class ChatSession:
         last = self._messages[-1] if self._messages else {}
         answered = {result["tool_call_id"] for result in self._results}
         return [call for call in last.get("tool_calls", ()) if call["id"] not in answered]
+
+    def _refuse_open_calls(self) -> None:
+        if self.tool_calls:
+            raise ParameterError(
+                f"the last reply calls tools ({', '.join(self._open_ids())}); answer them with "
+                "send_tool_result(), or take the reply back with regenerate() or edit()"
+            )
 
     def _open_ids(self) -> list[str]:
         return [call["id"] for call in self.tool_calls]
