@@ -353,6 +353,8 @@ def test_a_model_stays_as_long_as_it_is_asked_to() -> None:
         while client.ps().models and time.monotonic() < until:
             time.sleep(0.05)
         assert client.ps().models == []
+        client.chat("one", SUM)  # that was for the time before
+        assert str(client.ps().models[0].expires_at).startswith("9999")
 
 
 def test_what_a_model_can_do_is_said(server: Server, client: ollama.Client) -> None:
