@@ -57,8 +57,9 @@ _OF_REFUSED = """\
 Values in the last column are what other servers do by default, and are accepted.
 """
 _OF_IDLE = """\
-These are accepted at every endpoint, and change nothing: names, places, speed, what is reported,
-and services that there are none of.
+These are accepted at every endpoint, and change no reply: names, places, speed, what is reported,
+and services that there are none of. `keep_alive` says how long the model stays in memory
+([Ollama's API](ollama.md)).
 """
 _SHARED = (
     *("max_tokens", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "timeout", "json_schema"),

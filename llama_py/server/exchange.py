@@ -25,6 +25,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from llama_py.dialects.durations import seconds_of
 from llama_py.dialects.failures import Failure, Kind, RequestError, failure_of
 from llama_py.dialects.routing_hints import opening_of
 from llama_py.dialects.usage import PromptProgress
@@ -33,6 +34,7 @@ from llama_py.dialects.wire_json import json_bytes
 from llama_py.engine.async_events import AsyncEvents
 from llama_py.engine.request import Event, FinishEvent, GenerationRequest, Record
 from llama_py.errors import ContextOverflowError, RequestCancelled
+from llama_py.server.access.keys import ADMIN
 from llama_py.server.call_defaults import adapted
 from llama_py.server.errors import failure_event, sign_of_life, stream_type
 from llama_py.server.pool.pool import ServedModel
@@ -42,7 +44,7 @@ from llama_py.server.transport.bodies import model_of, read_body, read_form
 from llama_py.server.transport.event_stream import EventStream
 from llama_py.server.transport.extras import BODY, abort, client_left
 
-__all__ = ["Exchange", "Parse", "count_tokens", "respond", "respond_to", "respond_to_form"]
+__all__ = ["Exchange", "Parse", "count_tokens", "keep", "respond", "respond_to", "respond_to_form"]
 
 #: Makes the call of a body, for a model, in a worker thread.
 Parse = Callable[[dict[str, Any], ServedModel], WireCall]
@@ -73,7 +75,23 @@ async def respond_to(request: Request, body: dict[str, Any], parse: Parse) -> Re
     """The same for a body that was read."""
     record: RequestRecord = request.scope["state"]["record"]
     record.prefix = opening_of(body, owner=caller_of(request).tenant)
+    keep(request, body)
     return await Exchange(request, service_of(request)).run(body, parse)
+
+
+def keep(request: Request, body: dict[str, Any]) -> None:
+    """Note how long the model of a body is to stay in memory, if it says so (``keep_alive``).
+
+    Callers without the scope ``admin`` are not obeyed.
+
+    Raises:
+        RequestError: it is not a duration, or there is no such model.
+    """
+    if body.get("keep_alive") is None:
+        return
+    seconds = seconds_of(body["keep_alive"])
+    if ADMIN in caller_of(request).scopes:
+        service_of(request).models.keep(model_of(body), seconds)
 
 
 async def respond_to_form(request: Request, parse: Parse) -> Response:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from llama_py.dialects.durations import seconds_of
 from llama_py.dialects.failures import RequestError
 from llama_py.dialects.fields import Fields
-from llama_py.dialects.ollama.bodies import check_options, messages_of, seconds_of
+from llama_py.dialects.ollama.bodies import check_options, messages_of
 
 
 @pytest.mark.parametrize(

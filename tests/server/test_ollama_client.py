@@ -340,6 +340,12 @@ def test_a_model_stays_as_long_as_it_is_asked_to() -> None:
         expires = client.ps().models[0].expires_at
         assert expires
         assert 500 < (expires - datetime.now(timezone.utc)).total_seconds() <= 600
+        other = {"model": "one", "messages": SUM, "max_tokens": 1, "keep_alive": "1h"}
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=other, timeout=PATIENCE)
+        assert answer.status_code == 200
+        expires = client.ps().models[0].expires_at
+        assert expires
+        assert 3000 < (expires - datetime.now(timezone.utc)).total_seconds() <= 3600
         client.chat("one", SUM, keep_alive=-1)
         assert str(client.ps().models[0].expires_at).startswith("9999")
         client.chat("one", SUM, keep_alive=0.1)
@@ -347,6 +353,8 @@ def test_a_model_stays_as_long_as_it_is_asked_to() -> None:
         while client.ps().models and time.monotonic() < until:
             time.sleep(0.05)
         assert client.ps().models == []
+        client.chat("one", SUM)  # that was for the time before
+        assert str(client.ps().models[0].expires_at).startswith("9999")
 
 
 def test_what_a_model_can_do_is_said(server: Server, client: ollama.Client) -> None:

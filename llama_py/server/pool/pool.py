@@ -59,9 +59,8 @@ class ModelPool:
         if not offered:
             path = demo_model_path()
             offered = (ModelSettings(id=Path(path).stem, path=path),)
-        self._places = [
-            Place(ServedModel(each, settings), settings.model_idle_seconds) for each in offered
-        ]
+        self._idle_seconds = settings.model_idle_seconds
+        self._places = [Place(ServedModel(each, settings), self._idle_seconds) for each in offered]
         self._names = {
             name: place for place in self._places for name in (place.model.id, *place.model.aliases)
         }
@@ -229,6 +228,8 @@ class ModelPool:
 
     def keep(self, name: str | None, seconds: float | None) -> None:
         """Let a model stay in memory for so long after its next use; None: for ever.
+
+        That holds until it is unloaded, or until somebody says something else.
 
         Raises:
             RequestError: there is no such model.
@@ -422,6 +423,7 @@ class ModelPool:
 
     def _expel(self, place: Place) -> None:
         place.stop_timer()
+        place.idle_seconds = self._idle_seconds  # whatever was asked for held until now
         self.counters.unloads += 1
         self._spawn(self._close(place, place.model.leave()))
 

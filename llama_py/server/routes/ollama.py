@@ -10,19 +10,19 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from llama_py.dialects.durations import seconds_of
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.ollama.bodies import (
     Serving,
     check_options,
     read_chat,
     read_generate,
-    seconds_of,
 )
 from llama_py.dialects.ollama.encode import instant
 from llama_py.dialects.wire import WireCall
 from llama_py.dialects.wire_json import json_bytes, vector_bytes
 from llama_py.server.access.keys import ADMIN, CHAT
-from llama_py.server.exchange import respond_to
+from llama_py.server.exchange import keep, respond_to
 from llama_py.server.model_cards import in_list, names_of, on_gpus, shown_of
 from llama_py.server.operations import ANSWERED, EMBEDDED, ONE_MODEL, PUBLIC, Operation, Routes
 from llama_py.server.pool.pool import ServedModel
@@ -86,17 +86,12 @@ async def _generate(request: Request) -> Response:
 
 
 async def _body(request: Request) -> Body:
-    """The body. ``keep_alive`` holds from now on; who may not say so is not obeyed."""
-    service = service_of(request)
-    body = await read_body(request, service.settings)
+    body = await read_body(request, service_of(request).settings)
     if body.get("model") is None and body.get("name") is not None:  # its older name
         body["model"] = body["name"]
     if model_of(body) is None:
         raise RequestError(Kind.MISSING, "model is missing: name the model", "model")
-    if body.get("keep_alive") is not None:
-        seconds = seconds_of(body["keep_alive"])
-        if ADMIN in caller_of(request).scopes:
-            service.models.keep(model_of(body), seconds)
+    keep(request, body)
     return body
 
 
