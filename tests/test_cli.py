@@ -90,7 +90,7 @@ def test_help_lists_the_commands_and_only_those(capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr().out
     for name in (*COMMANDS, "bench"):
         assert re.search(rf"^    {name} ", shown, re.MULTILINE)
-    assert "quantize" not in shown
+    assert "cvector" not in shown
 
 
 def test_the_version_names_llama_cpp(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from llama_py.bench.report import Report, Table, median
 from llama_py.bench.rows import Steps
 from llama_py.bench.subject import add_model_arguments, conditions, resolve_model, whole_context
+from llama_py.regular_files import read_short_text
 
 __all__ = ["add_arguments", "run"]
 
@@ -24,7 +25,7 @@ _PROMPT = 512
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     parser.set_defaults(flash_attn="on")
-    parser.add_argument("text", metavar="FILE", type=Path, help="the text to predict")
+    parser.add_argument("text", metavar="FILE", help="the text to predict")
     parser.add_argument("--types", nargs="+", default=list(_TYPES), metavar="TYPE")
     parser.add_argument("--imatrix", metavar="FILE", help="an importance matrix for all types")
     parser.add_argument("--chunks", type=int, default=16, metavar="N", help="pieces of the text")
@@ -51,7 +52,7 @@ def _measure(options: argparse.Namespace, folder: Path, table: Table) -> None:
     plan = quantize(resolve_model(options.model), whole, "F16", allow_requantize=True)
     first = perplexity(
         whole,
-        options.text.read_text(encoding="utf-8"),
+        read_short_text(options.text),
         n_ctx=options.chunk,
         n_batch=4 * options.chunk,
         chunks=options.chunks,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from llama_py.cli.elsewhere import with_aliases
 from llama_py.cli.progress import ProgressLine
 from llama_py.cli.sizes import read_bytes, shown_bytes
 from llama_py.errors import ParameterError
@@ -58,7 +59,7 @@ def _add_quantize(commands: Any) -> None:
         "--prune-layers", metavar="N,N", default="", help="layers to leave out, by number"
     )
     quantize.add_argument("--dry-run", action="store_true", help="print the plan only")
-    quantize.add_argument("-t", "--threads", metavar="N", type=int, help="(default: all cores)")
+    quantize.add_argument("-t", "--threads", metavar="N", type=int, help="(all cores)")
     quantize.set_defaults(run=_quantize)
 
 
@@ -96,6 +97,12 @@ def _quantize(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    flags = with_aliases("--n-ctx")
+    parser.add_argument(*flags, metavar="N", type=int, default=512, dest="n_ctx", help="(512)")
+    parser.add_argument("-b", "--n-batch", metavar="N", type=int, default=2048, help="(2048)")
+
+
 def _divided(text: str, flag: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     if not name or not value:
@@ -123,8 +130,7 @@ def _add_imatrix(commands: Any) -> None:
     imatrix.add_argument("model", metavar="MODEL", help="a GGUF file, or a name")
     imatrix.add_argument("text", metavar="FILE", help="the text")
     imatrix.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to write")
-    imatrix.add_argument("-c", "--n-ctx", metavar="N", type=int, default=512, help="(512)")
-    imatrix.add_argument("-b", "--n-batch", metavar="N", type=int, default=2048, help="(2048)")
+    _add_sizes(imatrix)
     imatrix.add_argument("--chunks", metavar="N", type=int, help="pieces of the text (all)")
     imatrix.add_argument("--process-output", action="store_true", help="output.weight as well")
     imatrix.add_argument("--resume", action="store_true", help="go on with a file that is there")
@@ -178,8 +184,7 @@ def _add_perplexity(commands: Any) -> None:
     )
     perplexity.add_argument("model", metavar="MODEL", help="a GGUF file, or a name")
     perplexity.add_argument("text", metavar="FILE", help="the text")
-    perplexity.add_argument("-c", "--n-ctx", metavar="N", type=int, default=512, help="(512)")
-    perplexity.add_argument("-b", "--n-batch", metavar="N", type=int, default=2048, help="(2048)")
+    _add_sizes(perplexity)
     perplexity.add_argument("--chunks", metavar="N", type=int, help="pieces of the text (all)")
     perplexity.add_argument(
         "--base", metavar="FILE", help="write the logits for kl-divergence of other models"

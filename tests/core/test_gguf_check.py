@@ -185,19 +185,10 @@ def test_a_missing_folder_is_said(tmp_path: Path) -> None:
         check_model_file(tmp_path / "nowhere" / "model.gguf")
 
 
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("Qwen/Qwen3-0.6B-GGUF", r"from_pretrained\('Qwen/Qwen3-0.6B-GGUF'\)"),
-        ("Qwen/Qwen3-0.6B-GGUF:Q8_0", r"from_pretrained\('Qwen/Qwen3-0.6B-GGUF:Q8_0'\)"),
-        ("hf.co/Qwen/Qwen3-0.6B-GGUF", r"from_pretrained\('Qwen/Qwen3-0.6B-GGUF'\)"),
-        ("https://huggingface.co/a/b/resolve/main/c.gguf", r"from_pretrained\('a/b'\)"),
-        ("https://a.example/c.gguf", "at https://a.example/c.gguf; an address is not opened"),
-    ],
-)
-def test_what_is_on_the_net_is_no_path(path: str, said: str) -> None:
+def test_an_address_is_no_path() -> None:
+    path = "https://a.example/c.gguf"
     for form in (path, Path(path)):
-        with pytest.raises(ModelNotFoundError, match=said):
+        with pytest.raises(ModelNotFoundError, match=f"at {path}; an address is not opened"):
             check_model_file(form)
 
 

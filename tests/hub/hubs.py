@@ -191,8 +191,8 @@ class _Store(_Handler):
         end = len(body) // 2 if fault in ("cut", "stall") else len(body)
         for at in range(0, end, 1 << 16):
             piece = body[at : min(at + (1 << 16), end)]
-            self.wfile.write(piece)
             self.server.hub.sent += len(piece)
+            self.wfile.write(piece)
             if self.server.hub.pause:
                 time.sleep(self.server.hub.pause)
         if fault == "stall":

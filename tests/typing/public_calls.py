@@ -6,7 +6,7 @@ Nothing here runs; ``tests/test_typing.py`` checks it, and that nothing public i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -55,6 +55,7 @@ from llama_py.dialects.openai.types import (
     CompletionChoice,
     FinishReason,
 )
+from llama_py.functions.rounds import ToolEvent, ToolRun
 from llama_py.llama_cpp import llama_context_p, llama_model_p
 from llama_py.options.values import ChatPolicy
 
@@ -188,6 +189,24 @@ assert_type(cache.prewarm(messages), Prewarmed)
 assert_type(cache.pin("a"), None)
 assert_type(cache.unpin(), None)
 assert_type(cache.reset(cancel=True), None)
+
+# ---- functions as tools
+
+
+def weather(city: str) -> str:
+    return city
+
+
+assert_type(llm.run_tools(messages, [weather], max_rounds=2, temperature=0.5), ToolRun)
+assert_type(llm.run_tools(messages, [weather], stream=True), Iterator[ToolEvent])
+assert_type(llm.chat_session().run("x", [weather]), ToolRun)
+
+
+async def awaited_tools(model: AsyncLlama) -> None:
+    assert_type(await model.run_tools(messages, [weather], max_rounds=2), ToolRun)
+    async for event in model.stream_tools(messages, [weather]):
+        assert_type(event, ToolEvent)
+
 
 # ---- replies
 
