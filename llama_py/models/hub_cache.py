@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,7 @@ class HubCache:
     """The files of one repository in a cache."""
 
     def __init__(self, folder: Path, repo: str) -> None:
+        self.repo = repo
         self.folder = folder / (_PREFIX + repo.replace("/", "--"))
         self._locks = folder / ".locks" / self.folder.name
         self._blobs = self.folder / "blobs"
@@ -75,7 +77,7 @@ class HubCache:
         if revision != commit:
             place = self.folder / "refs" / revision
             place.parent.mkdir(parents=True, exist_ok=True)
-            draft = place.with_name(f".{place.name}.{os.getpid()}")
+            draft = _draft(place)
             draft.write_text(commit, encoding="utf-8")
             draft.replace(place)
 
@@ -122,7 +124,7 @@ class HubCache:
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.exists():
             return place
-        draft = place.with_name(f".{place.name}.{os.getpid()}")
+        draft = _draft(place)
         try:
             draft.unlink(missing_ok=True)
             draft.symlink_to(os.path.relpath(blob, place.parent))
@@ -138,16 +140,18 @@ class HubCache:
         with lock(self._locks / f"{digest}.lock"):
             yield
 
-    def remove(self, names: list[str]) -> int:
-        """Remove files from all commits; how many bytes that frees.
+    def remove(self, commit: str, names: list[str]) -> int:
+        """Remove files of a commit, and of the others where they are the same; the freed bytes.
 
-        What another file still links to stays.
+        What another file still links to stays, and so do other versions of the files.
         """
+        here = {name: (self.snapshot(commit) / name).resolve() for name in names}
         freed = 0
-        for commit in self.commits():
-            for place in (self.snapshot(commit) / name for name in names):
+        for each in self.commits():
+            for name, blob in here.items():
+                place = self.snapshot(each) / name
                 if place.is_symlink() or place.exists():
-                    freed += self._unlink(place)
+                    freed += self._unlink(place) if place.resolve() == blob else 0
         _remove_empty(self.folder / "snapshots")
         if not self.commits():
             _remove_empty(self.folder, including_files=("refs", ".no_exist"))
@@ -164,6 +168,11 @@ class HubCache:
         size = blob.stat().st_size
         blob.unlink()
         return size
+
+
+def _draft(place: Path) -> Path:
+    """A name that no other thread writes to."""
+    return place.with_name(f".{place.name}.{os.getpid()}.{threading.get_ident()}")
 
 
 def _remove_empty(folder: Path, including_files: tuple[str, ...] = ()) -> None:

@@ -231,6 +231,38 @@ def test_a_damaged_model_is_repaired(home: Path, monkeypatch: pytest.MonkeyPatch
         assert path.read_bytes() == DATA
 
 
+def test_parts_are_compared_and_repaired_one_by_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {f"x-Q8_0-0000{n}-of-00003.gguf": DATA + b"%d" % n for n in (1, 2, 3)}
+    with hub({**parts, "mmproj-F16.gguf": DATA}) as server:
+        for name, value in environment(server, home).items():
+            monkeypatch.setenv(name, value)
+        first, projector = (Path(each) for each in run("pull", "a/b").stdout.split())
+        second = first.with_name(first.name.replace("-00001", "-00002"))
+        for path in (second, projector):
+            path.resolve().write_bytes(bytes(path.stat().st_size))
+        done = run("verify")
+        said = f"a/b:Q8_0: it is damaged, {second.name}, {projector.name}\n"
+        assert (done.returncode, done.stdout) == (1, said)
+        bodies = server.bodies
+        assert run("verify", "--repair").returncode == 0
+        assert server.bodies == bodies + 2
+        assert (second.read_bytes(), projector.read_bytes()) == (parts[second.name], DATA)
+        second.unlink()
+        server.refusal = (503, {})
+        assert run("verify", "--repair").returncode == 1
+        assert first.is_file()
+
+
+def test_removing_an_older_revision_leaves_the_newer(home: Path) -> None:
+    cache = home / ".cache/huggingface/hub"
+    hub_tree(cache, "o/n", {"x-Q8_0.gguf": DATA}, commit="b" * 40)
+    hub_tree(cache, "o/n", {"x-Q8_0.gguf": DATA + b"newer"})
+    assert f"{len(DATA)} B are free" in run("rm", f"o/n:Q8_0@{'b' * 40}").stdout
+    assert model("o/n:Q8_0").path.read_bytes() == DATA + b"newer"
+
+
 def test_a_file_shared_by_two_revisions_stays(home: Path) -> None:
     cache = home / ".cache/huggingface/hub"
     hub_tree(cache, "o/n", {"x-Q8_0.gguf": DATA, "y-Q4_0.gguf": DATA})

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
@@ -249,6 +250,15 @@ def test_four_processes_fetch_a_file_once(there: Hub, tmp_path: Path) -> None:
     [path] = paths
     assert Path(path).read_bytes() == there.files[NAME]
     assert there.bodies == 1
+
+
+def test_threads_remember_a_revision_at_once(tmp_path: Path) -> None:
+    cache = HubCache(tmp_path, "a/b")
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(cache.remember, "main", COMMIT) for _ in range(400)]
+    for job in jobs:
+        job.result()
+    assert cache.commit("main") == COMMIT
 
 
 def killed_at_random(there: Hub, folder: Path, moments: int) -> None:
