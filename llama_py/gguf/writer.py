@@ -79,7 +79,7 @@ def _packed(key: str, kind: str, value: Value) -> bytes:
         return _string(value)
     try:
         return struct.pack("<" + _NUMBERS[kind][1], value)
-    except (struct.error, KeyError):
+    except (struct.error, KeyError, OverflowError):
         raise ParameterError(f"{key}: {value!r} is not a value of the type {kind}") from None
 
 

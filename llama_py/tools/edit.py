@@ -28,15 +28,21 @@ def edit(
     """Change metadata; the tensors stay as they are, byte for byte.
 
     Args:
-        target: the new file; None replaces the old one when the new one is complete.
+        target: the new file; None replaces the old one when the new one is complete. It is not
+            replaced where it is a link: others use what it leads to.
         set_values: values by key. A key that is there keeps its type; that of a new one follows its
             value (bool, i32 or i64, f32, str), or is named: ``("u32", 7)``.
         remove: keys to leave out.
 
     Raises:
-        ParameterError: a key is not there, or a value is not of its type.
+        ParameterError: a key is not there, a value is not of its type, or the source is a link.
         InvalidModelError: the source is not a whole GGUF.
     """
+    if (target or source).is_symlink():
+        raise ParameterError(
+            f"{target or source} is a link to {(target or source).resolve()}, which others use (the "
+            "hub's cache has such); name another file for the result (-o, --output)"
+        )
     header = whole_file(source)
     pairs = kept_pairs(header)
     for key in remove:
@@ -60,6 +66,8 @@ def _pair(
 ) -> bytes:
     if isinstance(value, tuple):
         return pair(key, *value)
+    if not isinstance(value, (str, bool, int, float)):
+        raise ParameterError(f"{key}: {value!r} is not a value; a list needs a type, such as u32")
     kind = header.types.get(key)
     if kind == "array":
         raise ParameterError(f"{key} is a list: give its type and its values")
