@@ -11,9 +11,10 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import sleep
 
 from llama_py.errors import DownloadError
 
@@ -21,6 +22,8 @@ __all__ = ["HubCache", "cache_folder", "cache_folders", "lock"]
 
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _PREFIX = "models--"
+#: Seconds after which a lock that another process has is tried again.
+_INTERVAL = 0.1
 
 
 def cache_folder() -> Path:
@@ -134,10 +137,13 @@ class HubCache:
         return place
 
     @contextmanager
-    def locked(self, digest: str) -> Iterator[None]:
+    def locked(self, digest: str, waits: Callable[[], None]) -> Iterator[None]:
         """Only this process fetches a file (``huggingface_hub`` uses the same lock)."""
-        self._blobs.mkdir(parents=True, exist_ok=True)
-        with lock(self._locks / f"{digest}.lock"):
+        try:
+            self._blobs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DownloadError(f"{self._blobs} cannot be written to: {error}") from error
+        with lock(self._locks / f"{digest}.lock", waits):
             yield
 
     def remove(self, commit: str, names: list[str]) -> int:
@@ -189,20 +195,35 @@ def _remove_empty(folder: Path, including_files: tuple[str, ...] = ()) -> None:
 
 
 @contextmanager
-def lock(path: Path) -> Iterator[None]:
-    """Hold a lock between processes; it ends with the process that has it."""
+def lock(path: Path, waits: Callable[[], None]) -> Iterator[None]:
+    """Hold a lock between processes; it ends with the process that has it.
+
+    Args:
+        waits: is called again and again while another one has it; it may raise.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+b")
     except OSError as error:
         raise DownloadError(f"{path.parent} cannot be written to: {error}") from error
     with file:
+        while not _is_mine(file.fileno()):
+            waits()
+            sleep(_INTERVAL)
+        yield
+
+
+def _is_mine(file: int) -> bool:
+    """Take the lock of a file, unless another one has it."""
+    try:
         if sys.platform == "win32":
             import msvcrt
 
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True

@@ -155,6 +155,18 @@ def test_links_that_lead_nowhere_or_in_a_circle_are_left_out(
 # ---- one copy --------------------------------------------------------------------------------
 
 
+def test_files_that_differ_in_the_middle_are_two_models(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_PY_MODELS_DIR", str(home / "mine"))
+    ends = b"GGUF" + bytes(1 << 20)
+    for name in ("one", "two"):
+        path = home / "mine" / f"{name}.gguf"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(ends + name.encode() * (1 << 18) + ends)
+    assert model("one") != model("two")
+
+
 def test_equal_contents_are_one_model(home: Path) -> None:
     hub_tree(home / ".cache/huggingface/hub", "o/n", {"x-Q8_0.gguf": DATA})
     ollama_model(home / ".ollama/models", "registry.ollama.ai/library/x", {"model": DATA})
