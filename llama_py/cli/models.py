@@ -107,11 +107,16 @@ def _row(model: StoredModel) -> tuple[str, str, str, str]:
     count = len(model.others)
     more = f"and {count} more {'copy' if count == 1 else 'copies'}" if count else ""
     return (
-        model.name,
+        _on_one_line(model.name),
         size,
         model.source,
         f"not loadable: {model.problem}" if model.problem else more,
     )
+
+
+def _on_one_line(text: str) -> str:
+    """A name of somebody's file, which may have marks of terminals and halves of characters."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _facts(model: StoredModel) -> dict[str, Any]:
@@ -134,7 +139,7 @@ def _show(parsed: argparse.Namespace) -> int:
     for name, value in facts.items():
         if value:
             shown = ", ".join(value) if isinstance(value, list) else value
-            print(f"{name.replace('_', ' '):12}  {shown}")
+            print(f"{name.replace('_', ' '):12}  {_on_one_line(shown)}")
     for kind, path in model.notes:
         print(f"\n{kind}:\n{_text(path)}")
     if not model.problem:
@@ -210,7 +215,7 @@ def _damaged(model: StoredModel) -> list[Path]:
         wrong = [path for path, digest in named.items() if hash_of(path, digest, count) != digest]
     state = ", ".join(["it is damaged", *(path.name for path in wrong if path != model.path)])
     known = "right" if named else "its store names no digest"
-    print(f"{model.name}: {model.problem or (state if wrong else known)}")
+    print(f"{_on_one_line(model.name)}: {model.problem or (state if wrong else known)}")
     return wrong
 
 

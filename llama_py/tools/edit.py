@@ -38,10 +38,11 @@ def edit(
         ParameterError: a key is not there, a value is not of its type, or the source is a link.
         InvalidModelError: the source is not a whole GGUF.
     """
-    if (target or source).is_symlink():
+    target = target or source
+    if target.is_symlink():
         raise ParameterError(
-            f"{target or source} is a link to {(target or source).resolve()}, which others use (the "
-            "hub's cache has such); name another file for the result (-o, --output)"
+            f"{target} is a link to {target.resolve()}, which others use (the hub's cache has such "
+            "links); name another file for the result (-o, --output)"
         )
     header = whole_file(source)
     pairs = kept_pairs(header)
@@ -55,7 +56,6 @@ def edit(
     if _LAYOUT & touched:
         raise ParameterError(f"{', '.join(_LAYOUT & touched)} says how the file is laid out")
     pieces = [TensorPiece.of(header, tensor) for tensor in header.tensors]
-    target = target or source
     with new_file(target) as (file, _):
         write_gguf(file.write, [*pairs.values()], pieces, header.alignment, progress)
     return target

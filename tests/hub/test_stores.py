@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,23 @@ def test_the_commands(home: Path) -> None:
     assert not (home / ".cache/huggingface/hub/models--o--demo").exists()
     missing = run("show", "oter")
     assert (missing.returncode, "did you mean other:latest?" in missing.stderr) == (2, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of other systems are texts")
+def test_odd_names_and_sizes_do_not_break_the_list(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_PY_MODELS_DIR", str(home / "mine"))
+    (home / "mine").mkdir()
+    for number, name in enumerate((b"\xff.gguf", b"a\x1b[31mred\nline.gguf")):
+        Path(os.fsdecode(bytes(home / "mine") + b"/" + name)).write_bytes(DATA + bytes(number))
+    path = home / ".ollama/models/manifests/registry.ollama.ai/library/huge/latest"
+    path.parent.mkdir(parents=True)
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:" + "a" * 64}
+    path.write_text(json.dumps({"layers": [{**layer, "size": 10**400}]}))
+    for command in ("list", "verify"):
+        names = {line.split("  ")[0].split(": ")[0] for line in run(command).stdout.splitlines()}
+        assert {"?", "a?[31mred?line", "huge:latest"} <= names
 
 
 def test_a_damaged_model_is_repaired(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -265,7 +265,7 @@ def test_threads_remember_a_revision_at_once(tmp_path: Path) -> None:
 
 
 def test_an_interruption_ends_those_who_wait(there: Hub, tmp_path: Path) -> None:
-    with lock(tmp_path / "hf/hub/.locks/models--a--b" / f"{there.digest(NAME)}.lock", int):
+    with lock(tmp_path / "hf/hub/.locks/models--a--b" / f"{there.digest(NAME)}.lock", lambda: None):
         waiting = start(there, tmp_path)
         until = time.monotonic() + PATIENCE
         while there.asked < 2 and time.monotonic() < until:
