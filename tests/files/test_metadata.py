@@ -105,6 +105,7 @@ def keys(path: Path) -> set[str]:
         ({"tokenizer.ggml.tokens": "x"}, [], "is a list"),
         ({"general.alignment": 64}, [], "how the file is laid out"),
         ({"new": None}, [], "None is not a value"),
+        ({"new": "\ud800"}, [], "half of a character"),
         ({"new": {"a": 1}}, [], "is not a value"),
         ({"general.name": ["a"]}, [], "a list needs a type"),
         ({"new": 1e300}, [], "not a value of the type f32"),
@@ -132,6 +133,14 @@ def test_a_link_is_not_replaced(tmp_path: Path) -> None:
     assert content(blob) == content(DEMO)
     edit(link, tmp_path / "new.gguf", set_values={"general.name": "x"})
     assert whole_file(tmp_path / "new.gguf").scalars["general.name"] == "x"
+
+
+def test_a_target_that_cannot_be_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="is a folder"):
+        edit(DEMO, tmp_path, set_values={"general.name": "x"})
+    if sys.platform == "linux":
+        with pytest.raises(OSError, match="'/proc/x.gguf'"):
+            edit(DEMO, Path("/proc/x.gguf"), set_values={"general.name": "x"})
 
 
 def test_differences_are_named(tmp_path: Path) -> None:
