@@ -339,7 +339,7 @@ def _edit(parsed: argparse.Namespace) -> int:
         if name and kind in _TYPES:
             changes[name] = (kind, _value(value, kind))
         else:
-            changes[key] = _value(value, types.get(key))
+            changes[key] = value if types.get(key) == "str" else _value(value, types.get(key))
     if parsed.chat_template:
         changes["tokenizer.chat_template"] = read_short_text(parsed.chat_template)
     if not changes and not parsed.remove:

@@ -14,6 +14,7 @@ from llama_py.cli.sizes import shown_bytes
 from llama_py.errors import DownloadError, ModelNotFoundError, ParameterError
 
 if TYPE_CHECKING:
+    from llama_py.models.hub_cache import HubCache
     from llama_py.models.stores.stored import StoredModel
 
 __all__ = ["add_parsers"]
@@ -106,11 +107,16 @@ def _row(model: StoredModel) -> tuple[str, str, str, str]:
     count = len(model.others)
     more = f"and {count} more {'copy' if count == 1 else 'copies'}" if count else ""
     return (
-        model.name,
+        _on_one_line(model.name),
         size,
         model.source,
         f"not loadable: {model.problem}" if model.problem else more,
     )
+
+
+def _on_one_line(text: str) -> str:
+    """A name of somebody's file, which may have marks of terminals and halves of characters."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _facts(model: StoredModel) -> dict[str, Any]:
@@ -133,7 +139,7 @@ def _show(parsed: argparse.Namespace) -> int:
     for name, value in facts.items():
         if value:
             shown = ", ".join(value) if isinstance(value, list) else value
-            print(f"{name.replace('_', ' '):12}  {shown}")
+            print(f"{name.replace('_', ' '):12}  {_on_one_line(shown)}")
     for kind, path in model.notes:
         print(f"\n{kind}:\n{_text(path)}")
     if not model.problem:
@@ -151,21 +157,26 @@ def _text(path: Path) -> str:
 
 
 def _remove(parsed: argparse.Namespace) -> int:
-    from llama_py.models.hub_cache import HubCache, cache_folders
-
     for name in parsed.names:
         model = _named(name)
         if model.source != "hub":
             raise ParameterError(
                 f"{model.name} belongs to {model.source}; remove it there: {model.path}"
             )
-        [folder] = [each for each in cache_folders() if each in model.path.parents][:1]
-        repo, _, rest = str(model.path.relative_to(folder)).partition("/")
-        inner = rest.split("/", 2)[2]
-        cache = HubCache(folder, repo.removeprefix("models--").replace("--", "/", 1))
-        freed = cache.remove(_parts(model.path, inner))
+        cache, commit, inner = _in_cache(model)
+        freed = cache.remove(commit, _parts(model.path, inner))
         print(f"{model.name}: {shown_bytes(freed)} are free again")
     return 0
+
+
+def _in_cache(model: StoredModel) -> tuple[HubCache, str, str]:
+    """Where a model of the hub's cache is: its repository, commit, and name in the repository."""
+    from llama_py.models.hub_cache import HubCache, cache_folders
+
+    folder = next(each for each in cache_folders() if each in model.path.parents)
+    place, _, commit, *inner = model.path.relative_to(folder).parts
+    repo = place.removeprefix("models--").replace("--", "/", 1)
+    return HubCache(folder, repo), commit, "/".join(inner)
 
 
 def _parts(path: Path, inner: str) -> list[str]:
@@ -181,42 +192,69 @@ def _verify(parsed: argparse.Namespace) -> int:
     from llama_py.models.stores.catalog import stored_models
 
     models = [_named(name) for name in parsed.names] if parsed.names else stored_models()
-    damaged = [model for model in models if not _is_right(model)]
+    states = [(model, _damaged(model)) for model in models]
+    wrong = [(model, files) for model, files in states if files or model.problem]
     if parsed.repair:
-        damaged = [model for model in damaged if not _repaired(model)]
-    return 1 if damaged else 0
+        wrong = [(model, files) for model, files in wrong if not _repaired(model, files)]
+    return 1 if wrong else 0
 
 
-def _is_right(model: StoredModel) -> bool:
+def _damaged(model: StoredModel) -> list[Path]:
+    """The files of a model that are not what their store names: parts, and the projector."""
     from llama_py.models.transport import hash_of
 
-    state = model.problem
-    if not state and model.digest:
-        with ProgressLine(model.name, enabled=sys.stderr.isatty()) as line:
-            done = 0
+    named = {path: digest for path in _files(model) if (digest := _named_digest(path))}
+    total, done = sum(path.stat().st_size for path in named), 0
+    with ProgressLine(model.name, enabled=sys.stderr.isatty()) as line:
 
-            def count(more: int) -> None:
-                nonlocal done
-                done += more
-                line.bytes(done, model.size)
+        def count(more: int) -> None:
+            nonlocal done
+            done += more
+            line.bytes(done, total)
 
-            right = hash_of(model.path, model.digest, count) == model.digest
-        state = "" if right else "it is damaged"
-    known = "right" if model.digest else "its store names no digest"
-    print(f"{model.name}: {state or known}")
-    return not state
+        wrong = [path for path, digest in named.items() if hash_of(path, digest, count) != digest]
+    state = ", ".join(["it is damaged", *(path.name for path in wrong if path != model.path)])
+    known = "right" if named else "its store names no digest"
+    print(f"{_on_one_line(model.name)}: {model.problem or (state if wrong else known)}")
+    return wrong
 
 
-def _repaired(model: StoredModel) -> bool:
+def _files(model: StoredModel) -> list[Path]:
+    """The files of a model that are there: one, or its parts, and the projector."""
+    parts = [model.path]
+    if "-of-" in model.path.name and model.path.parent.is_dir():
+        parts = [model.path.parent / each for each in _parts(model.path, model.path.name)]
+    return [path for path in (*parts, model.projector) if path is not None and path.is_file()]
+
+
+def _named_digest(path: Path) -> str:
+    """The digest that the name of a blob is, or ""."""
+    from llama_py.models.digests import is_digest
+
+    name = path.resolve().name.removeprefix("sha256-")
+    return name if is_digest(name) else ""
+
+
+def _repaired(model: StoredModel, damaged: list[Path]) -> bool:
+    """Download what is damaged or missing, of the same commit."""
+    from llama_py.models.downloads import pull
+    from llama_py.models.hub import HuggingFace
+    from llama_py.models.references import Reference
+
     if model.source != "hub":
         print(f"{model.name}: {model.source} has to repair it", file=sys.stderr)
         return False
-    model.path.resolve().unlink(missing_ok=True)
+    cache, commit, inner = _in_cache(model)
+    for path in damaged:
+        path.resolve().unlink(missing_ok=True)
     try:
-        return _pull(argparse.Namespace(names=[model.name], drafter=False)) == 0
-    except (DownloadError, ModelNotFoundError) as error:
+        with ProgressLine(model.name, enabled=sys.stderr.isatty()) as line:
+            hub = HuggingFace(cache_dir=cache.folder.parent, watch=line.bytes)
+            pull(Reference(cache.repo, file=inner, revision=commit), hub=hub)
+    except (DownloadError, ModelNotFoundError, ParameterError) as error:
         print(f"{model.name}: {error}", file=sys.stderr)
         return False
+    return True
 
 
 def _where(parsed: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from llama_py.errors import ParameterError
 from llama_py.functions.rounds import OnCall, ToolLoop
 from llama_py.options import ChatOptions
 
@@ -17,7 +18,8 @@ class ToolRunOptions(ChatOptions, total=False):
     Attributes:
         max_rounds: replies at most (8).
         on_call: is asked before each call (``FunctionCall``): True makes it, a dictionary makes it
-            with other arguments, a text is the result in its place, False refuses.
+            with other arguments, a text is the result in its place, False refuses. ``AsyncLlama``
+            awaits it if it is a coroutine function.
         tool_timeout: seconds that a call may take. A function that does not end is left alone.
         max_result_chars: characters of a result that the model sees.
     """
@@ -36,9 +38,11 @@ def begin_run(
     """The loop, and the options of its requests.
 
     Raises:
-        ParameterError: a function has no form as a tool.
+        ParameterError: a function has no form as a tool, or several replies are asked for.
     """
     given = dict(options)
+    if given.get("n") not in (None, 1):
+        raise ParameterError(f"n={given['n']}: a conversation with tools has one reply at a time")
     loop = ToolLoop(
         messages,
         tools,

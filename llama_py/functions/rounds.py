@@ -8,11 +8,14 @@ of another type, an exception, a refusal, too much time.
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import inspect
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from llama_py.errors import ParameterError
 from llama_py.functions.tool import FunctionTool, as_text, read_tools
@@ -240,7 +243,7 @@ class ToolLoop:
             self.run.finished = "max_rounds"
         return not self.run.finished
 
-    def _prepare(self, call: FunctionCall) -> FunctionTool | None:
+    def _read(self, call: FunctionCall) -> FunctionTool | None:
         """The tool of a call; None if the call has its result already."""
         try:
             tool = self._tools.get(call.name)
@@ -252,7 +255,27 @@ class ToolLoop:
         except WrongArgument as error:
             self._fail(call, error)
             return None
-        answer = self._on_call(call) if self._on_call is not None else True
+        return tool
+
+    def _prepare(self, call: FunctionCall) -> FunctionTool | None:
+        """The tool of a call; None if the call has its result already."""
+        tool = self._read(call)
+        if tool is None or self._on_call is None:
+            return tool
+        answer = self._on_call(call)
+        if inspect.isawaitable(answer):
+            _refuse_to_await(answer)
+        return self._judged(call, tool, answer)
+
+    async def _prepare_async(self, call: FunctionCall) -> FunctionTool | None:
+        tool = self._read(call)
+        if tool is None or self._on_call is None:
+            return tool
+        answer: Any = self._on_call(call)
+        return self._judged(call, tool, await answer if inspect.isawaitable(answer) else answer)
+
+    def _judged(self, call: FunctionCall, tool: FunctionTool, answer: Any) -> FunctionTool | None:
+        """The tool of a call, if it is to be made after what ``on_call`` said."""
         if isinstance(answer, dict):
             call.values = answer
         elif answer is False or isinstance(answer, str):
@@ -277,6 +300,7 @@ class ToolLoop:
             self._fail(call, error)
 
     def _end(self, call: FunctionCall) -> FunctionResult:
+        call.text = call.text.encode("utf-8", "replace").decode()  # halves of characters
         longest = self._longest
         if longest is not None and len(call.text) > longest:
             call.text = f"{call.text[:longest]}... ({len(call.text) - longest} characters more)"
@@ -300,18 +324,12 @@ class ToolLoop:
 
     def _calls(self, calls: Sequence[FunctionCall]) -> Iterator[FunctionResult]:
         """The calls of a round, beside each other."""
-        if not calls:
-            return
-        pool = ThreadPoolExecutor(len(calls), thread_name_prefix="llama_py-tools")
-        try:
-            ready = [(call, self._prepare(call)) for call in calls]
-            jobs = [pool.submit(_call, tool, call) if tool else None for call, tool in ready]
-            for call, job in zip(calls, jobs, strict=True):
-                if job is not None:
-                    self._wait(call, job)
-                yield self._end(call)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        ready = [(call, self._prepare(call)) for call in calls]
+        jobs = [_in_a_thread(tool, call) if tool else None for call, tool in ready]
+        for call, job in zip(calls, jobs, strict=True):
+            if job is not None:
+                self._wait(call, job)
+            yield self._end(call)
 
     def _wait(self, call: FunctionCall, job: Future[Any]) -> None:
         try:
@@ -333,7 +351,7 @@ class ToolLoop:
                 for event in reply.add(chunk):
                     yield event
             self._take(reply)
-            ready = [(call, self._prepare(call)) for call in reply.calls]
+            ready = [(call, await self._prepare_async(call)) for call in reply.calls]
             await asyncio.gather(*(self._await(call, tool) for call, tool in ready if tool))
             for call in reply.calls:
                 yield self._end(call)
@@ -344,10 +362,11 @@ class ToolLoop:
 
     async def _await(self, call: FunctionCall, tool: FunctionTool) -> None:
         try:
+            job: Any
             if tool.is_async:
-                job = tool.function(**(call.values or {}))
+                job = _awaited(tool, call)
             else:
-                job = asyncio.to_thread(_call, tool, call)
+                job = asyncio.wrap_future(_in_a_thread(tool, call))
             self._succeed(call, await asyncio.wait_for(job, self._timeout))
         except (asyncio.TimeoutError, TimeoutError):
             self._late(call) if self._timeout is not None else self._fail(call, TimeoutError())
@@ -355,7 +374,46 @@ class ToolLoop:
             self._fail(call, error)
 
 
+def _in_a_thread(tool: FunctionTool, call: FunctionCall) -> Future[Any]:
+    """Call a tool in a thread that the end of the program does not wait for."""
+    job = Future[Any]()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            result = context.run(_call, tool, call)
+        except BaseException as error:  # the caller's thread gets it
+            job.set_exception(error)
+        else:
+            job.set_result(result)
+
+    job.set_running_or_notify_cancel()
+    threading.Thread(target=work, name="llama_py-tool", daemon=True).start()
+    return job
+
+
 def _call(tool: FunctionTool, call: FunctionCall) -> Any:
     if tool.is_async:
-        return asyncio.run(tool.function(**(call.values or {})))
-    return tool.function(**(call.values or {}))
+        return asyncio.run(_awaited(tool, call))
+    try:
+        return tool.function(**(call.values or {}))
+    except SystemExit as error:
+        _refuse_to_end(error)
+
+
+async def _awaited(tool: FunctionTool, call: FunctionCall) -> Any:
+    try:
+        return await tool.function(**(call.values or {}))
+    except SystemExit as error:
+        _refuse_to_end(error)
+
+
+def _refuse_to_end(error: SystemExit) -> NoReturn:
+    """A parser of arguments, say, ends the program where it does not like them."""
+    raise RuntimeError(f"the function wanted to end the program: {error}") from error
+
+
+def _refuse_to_await(answer: Any) -> NoReturn:
+    if inspect.iscoroutine(answer):
+        answer.close()
+    raise ParameterError("on_call is a coroutine function, which only AsyncLlama awaits")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
@@ -40,16 +42,16 @@ class FunctionTool:
         """The tool of a function: its name, docstring, parameters and type hints.
 
         Raises:
-            ParameterError: a parameter is positional only or variable, or there is no JSON schema
-                for its type.
+            ParameterError: it has no name that a model can write, a parameter is positional only or
+                variable, there is no JSON schema for its type, or it is a generator.
         """
-        if not callable(function):
-            raise ParameterTypeError(f"a tool is a function, not {type(function).__name__}")
-        name = getattr(function, "__name__", type(function).__name__)
-        hints = get_type_hints(_inner(function), include_extras=True)
+        name = _checked_name(function)
+        hints = _hints(function, name)
         summary, meanings = read_docstring(inspect.getdoc(function) or "")
         readers, required = {}, []
-        for parameter in inspect.signature(function).parameters.values():
+        for number, parameter in enumerate(inspect.signature(function).parameters.values()):
+            if number == 0 and parameter.name == "self" and parameter.name not in hints:
+                raise ParameterError(f"{name} is a method without its object; pass object.{name}")
             if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
                 raise ParameterError(
                     f"{name}: {parameter} cannot be called by name; a model names its arguments"
@@ -70,6 +72,9 @@ class FunctionTool:
             "required": [*self.required],
             "additionalProperties": False,
         }
+        shared: dict[str, Any] = {}
+        parameters = _hoisted(parameters, shared)
+        parameters |= {"$defs": shared} if shared else {}
         function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
 
@@ -88,11 +93,56 @@ class FunctionTool:
             given = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
             raise WrongArgument(f"the arguments are not JSON: {arguments[:200]}") from None
-        return read_object(given, self.readers, self.required, "")
+        try:
+            return read_object(given, self.readers, self.required, "")
+        except WrongArgument:
+            raise
+        except Exception as error:  # of the caller's types, such as __post_init__
+            raise WrongArgument(f"the arguments do not fit: {error}") from error
+
+
+def _checked_name(function: Any) -> str:
+    """The name of a function that has a form as a tool."""
+    if not callable(function):
+        raise ParameterTypeError(f"a tool is a function, not {type(function).__name__}")
+    while isinstance(function, functools.partial):
+        function = function.func
+    name: str = getattr(function, "__name__", type(function).__name__)
+    if not re.fullmatch(r"[\w-]{1,64}", name):
+        raise ParameterError(f"a tool needs a name, and {name} is not one; write it with def")
+    inner = _inner(function)
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise ParameterError(f"{name} is a generator; a tool returns its result, such as a list")
+    return name
+
+
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(_inner(function), include_extras=True)
+    except NameError as error:
+        raise ParameterError(f"{name}: an annotation cannot be read: {error}") from error
+
+
+def _hoisted(schema: Any, shared: dict[str, Any]) -> Any:
+    """A schema without the ``$defs`` in it, which go to ``shared``: references begin at the root.
+
+    Raises:
+        ParameterError: two types of one name differ.
+    """
+    if isinstance(schema, list):
+        return [_hoisted(each, shared) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    for name, each in schema.get("$defs", {}).items():
+        if shared.setdefault(name, each) != each:
+            raise ParameterError(f"two types are called {name}; rename one")
+    return {key: _hoisted(each, shared) for key, each in schema.items() if key != "$defs"}
 
 
 def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with the annotations: of an object that can be called, its method."""
+    while isinstance(function, functools.partial):
+        function = function.func
     if inspect.isfunction(function) or inspect.ismethod(function) or inspect.isbuiltin(function):
         return function
     found: Callable[..., Any] = getattr(function, "__call__", function)  # noqa: B004

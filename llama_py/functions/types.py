@@ -22,6 +22,8 @@ Convert = Callable[[Any, str], Any]
 
 _PLAIN: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
 _LISTS = (list, Sequence, typing.Iterable, tuple, set, frozenset)
+#: Records within records.
+_DEEPEST = 16
 _REQUIRED = (typing_extensions.Required,)
 _NOT_REQUIRED = (typing_extensions.NotRequired,)
 
@@ -184,6 +186,8 @@ def _record(kind: Any, where: str) -> Reader:
         hints = {each.name: hints[each.name] for each in fields}
         missing = dataclasses.MISSING
         required = [e.name for e in fields if e.default is missing and e.default_factory is missing]
+    if where.count(".") > _DEEPEST:
+        raise ParameterError(f"{where[:60]}...: {kind.__name__} contains itself, or is too deep")
     readers = {name: reader_of(each, f"{where}.{name}") for name, each in hints.items()}
     required = [name for name in readers if name in required]
     schema = {

@@ -21,7 +21,7 @@ from typing_extensions import Self
 from llama_py.errors import ParameterError
 from llama_py.gguf.reader import ARRAY, GGML_TYPES, SCALARS, STRING, GGUFHeader, GGUFTensor
 
-__all__ = ["TensorPiece", "kept_pairs", "new_file", "pair", "write_gguf"]
+__all__ = ["TensorPiece", "kept_pairs", "new_file", "pair", "refuse_folder", "write_gguf"]
 
 _PIECE = 1 << 22
 _NUMBERS = {name: (number, form) for number, (name, form) in SCALARS.items()}
@@ -79,12 +79,15 @@ def _packed(key: str, kind: str, value: Value) -> bytes:
         return _string(value)
     try:
         return struct.pack("<" + _NUMBERS[kind][1], value)
-    except (struct.error, KeyError):
+    except (struct.error, KeyError, OverflowError):
         raise ParameterError(f"{key}: {value!r} is not a value of the type {kind}") from None
 
 
 def _string(text: str) -> bytes:
-    data = text.encode()
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise ParameterError(f"{text[:80]!r} has half of a character, which is not UTF-8") from None
     return struct.pack("<Q", len(data)) + data
 
 
@@ -132,10 +135,11 @@ def new_file(path: Path) -> Iterator[tuple[FileIO, str]]:
         The file, and a path by which another library can open it within this process. On Linux it
         has no name before, so that nothing stays of it however the process ends.
     """
+    refuse_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     unnamed = _unnamed(path.parent)
-    file = unnamed or FileIO(draft, "w")
+    file = unnamed or _made(draft, path)
     try:
         with file:
             inner = f"/proc/self/fd/{file.fileno()}" if unnamed else str(draft)
@@ -150,6 +154,19 @@ def new_file(path: Path) -> Iterator[tuple[FileIO, str]]:
         with suppress(OSError):
             draft.unlink()
         raise
+
+
+def refuse_folder(path: Path) -> None:
+    """Say before the work, and not behind it, that the target is a folder."""
+    if path.is_dir():
+        raise ParameterError(f"{path} is a folder; name a file in it")
+
+
+def _made(draft: Path, path: Path) -> FileIO:
+    try:
+        return FileIO(str(draft), "w")
+    except OSError as error:  # it names the draft, of which nobody has heard
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _unnamed(folder: Path) -> FileIO | None:

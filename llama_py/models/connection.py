@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import ssl
 import time
 import urllib.error
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from llama_py.errors import DownloadError, LlamaError, ModelNotFoundError
+from llama_py.errors import DownloadError, LlamaError, ModelNotFoundError, ParameterError
 from llama_py.version import __version__
 
 __all__ = ["Again", "HubConnection", "Response", "is_offline"]
@@ -28,6 +29,9 @@ _SILENCE = 10.0
 _MOST_REDIRECTS = 5
 #: Bytes of a list of files.
 _LONGEST_ANSWER = 64 << 20
+_PIECE = 1 << 16
+#: Seconds.
+_LONGEST_LIST = 120.0
 _MOST_PAGES = 1000
 #: Seconds that a hub which answers 429 may ask for before that is an error.
 _LONGEST_PAUSE = 60.0
@@ -71,6 +75,8 @@ class HubConnection:
 
     def __init__(self) -> None:
         named = os.environ.get("MODEL_ENDPOINT") or os.environ.get("HF_ENDPOINT") or _HUB
+        if not re.match(r"https?://[^/\s]", named):
+            raise ParameterError(f"HF_ENDPOINT is {named!r}; expected an address: https://...")
         self.endpoint = named.rstrip("/")
         named = os.environ.get("HF_HUB_DOWNLOAD_TIMEOUT", "")
         self._timeout = float(named) if named.isdigit() and int(named) else _SILENCE
@@ -86,7 +92,7 @@ class HubConnection:
             if url is None:
                 return
             with self.get(url, what) as response:
-                text = response.read(_LONGEST_ANSWER + 1)
+                text = _text(response)
                 url = _next_page(url, response.headers.get("Link", ""))
             try:
                 yield json.loads(text)
@@ -146,7 +152,11 @@ class HubConnection:
         place = refusal.headers.get("Location")
         if refusal.code not in (301, 302, 303, 307, 308) or not place:
             raise _error(refusal.code, refusal.headers, what)
-        target = urljoin(url, place)
+        try:
+            target = urljoin(url, place)
+            _host(target)
+        except ValueError:
+            raise DownloadError(f"{what}: {url} leads to {place!r}, which is no address") from None
         if urlsplit(target).scheme not in ("https", urlsplit(url).scheme):
             raise DownloadError(f"{what}: {url} leads to {target}, which is not encrypted")
         return target
@@ -155,8 +165,11 @@ class HubConnection:
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """``urllib`` would send the token along, and forget the range."""
 
-    def redirect_request(self, *_: Any) -> None:
-        return None
+    def http_error_302(self, *_: Any) -> None:
+        """Leave it to the caller, the address unread."""
+
+    http_error_301 = http_error_303 = http_error_302  # type: ignore[assignment]
+    http_error_307 = http_error_308 = http_error_302  # type: ignore[assignment]
 
 
 def _host(url: str) -> tuple[str, str | None, int | None]:
@@ -164,8 +177,37 @@ def _host(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port
 
 
+def _text(response: Response) -> bytes:
+    """The body of a list.
+
+    Raises:
+        Again: it was cut, or hardly moves.
+    """
+    text, since = b"", time.monotonic()
+    while len(text) <= _LONGEST_ANSWER and (piece := response.read1(_PIECE)):
+        text += piece
+        if time.monotonic() - since > _LONGEST_LIST:
+            raise Again(f"a list took more than {_LONGEST_LIST:.0f} seconds")
+    if response.length and len(text) <= _LONGEST_ANSWER:
+        raise Again("the connection was cut")
+    return text
+
+
 def _token() -> str:
-    """The token of the environment, or of the file that ``hf auth login`` writes."""
+    """The token of the environment, or of the file that ``hf auth login`` writes.
+
+    Raises:
+        ParameterError: it cannot be sent. The message does not have it.
+    """
+    token = _named_token()
+    if not re.fullmatch(r"[!-~]*", token):
+        raise ParameterError(
+            "HF_TOKEN (or the file of hf auth login) has other characters than a token"
+        )
+    return token
+
+
+def _named_token() -> str:
     named = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
     if named:
         return named.strip()

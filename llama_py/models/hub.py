@@ -169,11 +169,13 @@ def _list(connection: HubConnection, repo: str, revision: str) -> _Listing:
 
 def _commit(connection: HubConnection, repo: str, revision: str) -> str:
     """The commit of a branch, a tag, or itself."""
-    [refs] = connection.pages(f"/api/models/{repo}/refs", f"repository {repo}")
+    refs = next(connection.pages(f"/api/models/{repo}/refs", f"repository {repo}"))
     known: dict[str, str] = {}
     for kind in ("tags", "branches"):
-        for each in refs.get(kind, ()) if isinstance(refs, dict) else ():
-            known[str(each.get("name"))] = str(each.get("targetCommit"))
+        named = refs.get(kind) if isinstance(refs, dict) else None
+        for each in named if isinstance(named, list) else ():
+            if isinstance(each, dict):
+                known[str(each.get("name"))] = str(each.get("targetCommit"))
     commit = known.get(revision) or revision
     if not is_digest(commit):
         there = ", ".join(sorted(known)[:30]) or "none"
@@ -189,7 +191,7 @@ def _remote_file(entry: Any, base: str) -> RemoteFile | None:
     size, digest = entry.get("size"), entry.get("oid")
     if isinstance(lfs, dict):
         size, digest = lfs.get("size", size), lfs.get("oid", lfs.get("sha256"))
-    if not isinstance(path, str) or not isinstance(size, int) or not _is_safe(path):
+    if not isinstance(path, str) or type(size) is not int or size < 0 or not _is_safe(path):
         return None
     named = digest if isinstance(digest, str) and is_digest(digest) and digest.strip("0") else ""
     return RemoteFile(path, size, named, base + quote(path))
@@ -197,7 +199,7 @@ def _remote_file(entry: Any, base: str) -> RemoteFile | None:
 
 def _is_safe(path: str) -> bool:
     parts = PurePosixPath(path)
-    odd = any(each < " " or each in '\\:*?"<>|' for each in path)
+    odd = any(each < " " or each in '\\:*?"<>|' or "\ud800" <= each <= "\udfff" for each in path)
     return not (odd or parts.is_absolute() or ".." in parts.parts or not parts.name)
 
 
@@ -246,7 +248,7 @@ class _CachedFiles:
 
     def add(self, remote: RemoteFile, connection: HubConnection, progress: Progress) -> None:
         name = remote.digest or hashlib.sha256(remote.url.encode()).hexdigest()[:32]
-        with self._cache.locked(name):
+        with self._cache.locked(name, lambda: progress(0)):
             blob = self._cache.blob(name)
             if not blob.is_file():
                 partial = self._cache.partial(name)
@@ -274,8 +276,11 @@ class _LocalFiles:
             return False
         named, since = self._noted(remote)
         if path.stat().st_mtime <= since + 1:
-            if named == remote.digest:
-                check_digest(path, named, remote.path)
+            if named == remote.digest and remote.digest and not is_right(path, named):
+                raise DownloadError(
+                    f"{path} is not the file that the hub names: its digest is not {named}; remove "
+                    "it, and the next call downloads it again"
+                )
             return named == remote.digest
         if not remote.digest or not is_right(path, remote.digest):
             _log.warning("%s is another file than the hub's, and is taken as it is", path)
@@ -294,7 +299,9 @@ class _LocalFiles:
         path, note = self.path(remote), self._notes / f"{remote.path}.metadata"
         note.parent.mkdir(parents=True, exist_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with lock(note.with_suffix(".lock")):
+        with lock(note.with_suffix(".lock"), lambda: progress(0)):
+            if self.has(remote):  # another process was quicker
+                return
             partial = note.with_suffix(f".{remote.digest[:16]}.incomplete")
             fetch(connection, remote, partial, (), progress)
             partial.replace(path)

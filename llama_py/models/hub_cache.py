@@ -10,9 +10,11 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import sleep
 
 from llama_py.errors import DownloadError
 
@@ -20,6 +22,8 @@ __all__ = ["HubCache", "cache_folder", "cache_folders", "lock"]
 
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _PREFIX = "models--"
+#: Seconds after which a lock that another process has is tried again.
+_INTERVAL = 0.1
 
 
 def cache_folder() -> Path:
@@ -47,6 +51,7 @@ class HubCache:
     """The files of one repository in a cache."""
 
     def __init__(self, folder: Path, repo: str) -> None:
+        self.repo = repo
         self.folder = folder / (_PREFIX + repo.replace("/", "--"))
         self._locks = folder / ".locks" / self.folder.name
         self._blobs = self.folder / "blobs"
@@ -75,7 +80,7 @@ class HubCache:
         if revision != commit:
             place = self.folder / "refs" / revision
             place.parent.mkdir(parents=True, exist_ok=True)
-            draft = place.with_name(f".{place.name}.{os.getpid()}")
+            draft = _draft(place)
             draft.write_text(commit, encoding="utf-8")
             draft.replace(place)
 
@@ -122,7 +127,7 @@ class HubCache:
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.exists():
             return place
-        draft = place.with_name(f".{place.name}.{os.getpid()}")
+        draft = _draft(place)
         try:
             draft.unlink(missing_ok=True)
             draft.symlink_to(os.path.relpath(blob, place.parent))
@@ -132,22 +137,27 @@ class HubCache:
         return place
 
     @contextmanager
-    def locked(self, digest: str) -> Iterator[None]:
+    def locked(self, digest: str, waits: Callable[[], None]) -> Iterator[None]:
         """Only this process fetches a file (``huggingface_hub`` uses the same lock)."""
-        self._blobs.mkdir(parents=True, exist_ok=True)
-        with lock(self._locks / f"{digest}.lock"):
+        try:
+            self._blobs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DownloadError(f"{self._blobs} cannot be written to: {error}") from error
+        with lock(self._locks / f"{digest}.lock", waits):
             yield
 
-    def remove(self, names: list[str]) -> int:
-        """Remove files from all commits; how many bytes that frees.
+    def remove(self, commit: str, names: list[str]) -> int:
+        """Remove files of a commit, and of the others where they are the same; the freed bytes.
 
-        What another file still links to stays.
+        What another file still links to stays, and so do other versions of the files.
         """
+        here = {name: (self.snapshot(commit) / name).resolve() for name in names}
         freed = 0
-        for commit in self.commits():
-            for place in (self.snapshot(commit) / name for name in names):
+        for each in self.commits():
+            for name, blob in here.items():
+                place = self.snapshot(each) / name
                 if place.is_symlink() or place.exists():
-                    freed += self._unlink(place)
+                    freed += self._unlink(place) if place.resolve() == blob else 0
         _remove_empty(self.folder / "snapshots")
         if not self.commits():
             _remove_empty(self.folder, including_files=("refs", ".no_exist"))
@@ -166,6 +176,11 @@ class HubCache:
         return size
 
 
+def _draft(place: Path) -> Path:
+    """A name that no other thread writes to."""
+    return place.with_name(f".{place.name}.{os.getpid()}.{threading.get_ident()}")
+
+
 def _remove_empty(folder: Path, including_files: tuple[str, ...] = ()) -> None:
     for name in including_files:
         for path in sorted((folder / name).rglob("*"), reverse=True):
@@ -180,20 +195,35 @@ def _remove_empty(folder: Path, including_files: tuple[str, ...] = ()) -> None:
 
 
 @contextmanager
-def lock(path: Path) -> Iterator[None]:
-    """Hold a lock between processes; it ends with the process that has it."""
+def lock(path: Path, waits: Callable[[], None]) -> Iterator[None]:
+    """Hold a lock between processes; it ends with the process that has it.
+
+    Args:
+        waits: is called again and again while another one has it; it may raise.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+b")
     except OSError as error:
         raise DownloadError(f"{path.parent} cannot be written to: {error}") from error
     with file:
+        while not _is_mine(file.fileno()):
+            waits()
+            sleep(_INTERVAL)
+        yield
+
+
+def _is_mine(file: int) -> bool:
+    """Take the lock of a file, unless another one has it."""
+    try:
         if sys.platform == "win32":
             import msvcrt
 
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True

@@ -15,7 +15,7 @@ _WHOLE = re.compile(
     rf"(?P<repo>{_REPO})"
     r"(?:/(?P<file>[^:@]+\.gguf))?"
     r"(?::(?P<quant>[\w.-]+))?"
-    r"(?:@(?P<revision>[\w./-]+))?"
+    r"(?:@(?P<revision>\w[\w./-]*))?"
 )
 #: What says that the hub is meant, whatever files are here.
 _PREFIXES = (

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import logging
+import math
 import os
 import re
 import shutil
@@ -32,6 +33,7 @@ _PIECE = 1 << 18
 _TRIES = 5
 _SOME_PROGRESS = 1 << 20
 _LONGEST_PAUSE = 8.0
+_STEP = 0.25
 #: What is left free on a disk.
 _MARGIN = 16 << 20
 #: Bytes a second, and the seconds over which they are counted: fewer count as cut.
@@ -199,7 +201,13 @@ class _Download:
                 )
             wait = min(2.0 ** (tries - 2), _LONGEST_PAUSE) if pause is None else pause
             _log.info("%s: %s; next try in %.1f s", self._remote.path, reason, wait)
-            sleep(wait)
+            self._pause(wait)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, in short steps: an interruption ends it."""
+        for _ in range(math.ceil(seconds / _STEP)):
+            self._progress(0)
+            sleep(_STEP)
 
     def _try_once(self) -> tuple[str, float | None]:
         """Fetch what comes; why no more came, and the pause that the hub asks for."""

@@ -95,6 +95,8 @@ class TextChunks:
         Raises:
             ParameterError: it has fewer than two pieces.
         """
+        if chunks is not None and chunks < 1:
+            raise ParameterError(f"chunks must be at least 1, not {chunks}")
         found = self._model.vocab.tokenize(text)
         count = len(found) // self.n_ctx
         if count < 2:

@@ -28,15 +28,22 @@ def edit(
     """Change metadata; the tensors stay as they are, byte for byte.
 
     Args:
-        target: the new file; None replaces the old one when the new one is complete.
+        target: the new file; None replaces the old one when the new one is complete. It is not
+            replaced where it is a link: others use what it leads to.
         set_values: values by key. A key that is there keeps its type; that of a new one follows its
             value (bool, i32 or i64, f32, str), or is named: ``("u32", 7)``.
         remove: keys to leave out.
 
     Raises:
-        ParameterError: a key is not there, or a value is not of its type.
+        ParameterError: a key is not there, a value is not of its type, or the source is a link.
         InvalidModelError: the source is not a whole GGUF.
     """
+    target = target or source
+    if target.is_symlink():
+        raise ParameterError(
+            f"{target} is a link to {target.resolve()}, which others use (the hub's cache has such "
+            "links); name another file for the result (-o, --output)"
+        )
     header = whole_file(source)
     pairs = kept_pairs(header)
     for key in remove:
@@ -49,7 +56,6 @@ def edit(
     if _LAYOUT & touched:
         raise ParameterError(f"{', '.join(_LAYOUT & touched)} says how the file is laid out")
     pieces = [TensorPiece.of(header, tensor) for tensor in header.tensors]
-    target = target or source
     with new_file(target) as (file, _):
         write_gguf(file.write, [*pairs.values()], pieces, header.alignment, progress)
     return target
@@ -60,6 +66,8 @@ def _pair(
 ) -> bytes:
     if isinstance(value, tuple):
         return pair(key, *value)
+    if not isinstance(value, (str, bool, int, float)):
+        raise ParameterError(f"{key}: {value!r} is not a value; a list needs a type, such as u32")
     kind = header.types.get(key)
     if kind == "array":
         raise ParameterError(f"{key} is a list: give its type and its values")

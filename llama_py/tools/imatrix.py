@@ -120,7 +120,7 @@ def collect_matrix(
     """
     path = Path(target)
     if path.exists() and not resume:
-        raise ParameterError(f"{path} exists already; pass resume=True to go on with it")
+        raise ParameterError(f"{path} exists already; pass resume=True (--resume) to go on with it")
     before = _read_sums(path) if path.exists() else _Sums({}, (), 0, n_ctx)
     if before.chunk_size != n_ctx:
         raise ParameterError(f"{path} was computed with n_ctx={before.chunk_size}, not {n_ctx}")

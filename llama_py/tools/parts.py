@@ -38,6 +38,8 @@ def split(
         ParameterError: it is one part of several already; a tensor is larger than a part; a file of
             such a name exists.
     """
+    if max_tensors < 1:
+        raise ParameterError(f"max_tensors must be at least 1, not {max_tensors}")
     header = whole_file(source)
     if int(header.scalars.get("split.count", 0)) > 1:
         raise ParameterError(f"{source} is one of several parts; merge them first")

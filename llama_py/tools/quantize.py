@@ -21,7 +21,8 @@ from typing_extensions import Unpack
 from llama_py.core.quantize import FILE_TYPES, TENSOR_TYPES
 from llama_py.errors import InvalidModelError, ParameterError
 from llama_py.gguf.check import check_model_file
-from llama_py.gguf.reader import GGML_TYPES
+from llama_py.gguf.reader import GGML_TYPES, read_header
+from llama_py.gguf.writer import refuse_folder
 from llama_py.tools.imatrix import Matrix, read_matrix
 
 __all__ = ["Choices", "PlannedTensor", "QuantizePlan", "plan_quantize", "quantize"]
@@ -126,6 +127,7 @@ def quantize(
     """
     if Path(source).resolve() == Path(target).resolve():
         raise ParameterError(f"{target} is the source; choose another name for the target")
+    refuse_folder(Path(target))
     request = _request(source, file_type, choices)
     plan = _plan(request)
     for line in _lines({**request, "target": os.fspath(target)}):
@@ -177,6 +179,7 @@ def _known(name: str | None, types: Mapping[str, int], what: str) -> str | None:
 def _plan(request: Mapping[str, Any]) -> QuantizePlan:
     """The plan of llama.cpp, checked for the errors that it would find too late."""
     check_model_file(request["source"])
+    _refuse_layers(request)
     matrix = read_matrix(Path(request["imatrix"])) if request["imatrix"] else None
     tensors = []
     for line in _lines(request):
@@ -191,6 +194,14 @@ def _plan(request: Mapping[str, Any]) -> QuantizePlan:
     _refuse_requantizing(plan, request)
     _refuse_without_matrix(plan, matrix, request)
     return plan
+
+
+def _refuse_layers(request: Mapping[str, Any]) -> None:
+    header = read_header(Path(request["source"]))
+    count = int(header.scalars.get(f"{header.scalars.get('general.architecture')}.block_count", 0))
+    wrong = [each for each in request["prune_layers"] if not 0 <= each < count]
+    if wrong:
+        raise ParameterError(f"prune_layers: there is no layer {wrong[0]} of 0 to {count - 1}")
 
 
 def _refuse_requantizing(plan: QuantizePlan, request: Mapping[str, Any]) -> None:
@@ -240,7 +251,12 @@ def _lines(request: Mapping[str, Any]) -> Iterator[str]:
     Raises:
         InvalidModelError: it refuses, or ends the process.
     """
-    environment = {**os.environ, "GGML_NO_BACKTRACE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {
+        **os.environ,
+        "PYTHONSAFEPATH": "1",
+        "GGML_NO_BACKTRACE": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     child = subprocess.Popen(
         [sys.executable, "-m", "llama_py.tools.quantize_child"],
         stdin=subprocess.PIPE,

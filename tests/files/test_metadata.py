@@ -58,6 +58,8 @@ def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         split(parts[0], tmp_path / "c")
     with pytest.raises(ParameterError, match="exists already"):
         split(DEMO, tmp_path / "a", max_tensors=7)
+    with pytest.raises(ParameterError, match="at least 1, not 0"):
+        split(DEMO, tmp_path / "a", max_tensors=0)
     with pytest.raises(ParameterError, match="not a first part"):
         merge(parts[2], tmp_path / "x.gguf")
 
@@ -102,6 +104,11 @@ def keys(path: Path) -> set[str]:
         ({"new": ("u9", 3)}, [], "'u9' is not a type"),
         ({"tokenizer.ggml.tokens": "x"}, [], "is a list"),
         ({"general.alignment": 64}, [], "how the file is laid out"),
+        ({"new": None}, [], "None is not a value"),
+        ({"new": "\ud800"}, [], "half of a character"),
+        ({"new": {"a": 1}}, [], "is not a value"),
+        ({"general.name": ["a"]}, [], "a list needs a type"),
+        ({"new": 1e300}, [], "not a value of the type f32"),
         ({}, ["nothing"], "has no key 'nothing'"),
     ],
 )
@@ -114,6 +121,26 @@ def test_a_wrong_edit_changes_nothing(
         edit(path, set_values=changes, remove=removed)  # type: ignore[arg-type]
     assert content(path) == content(DEMO)
     assert os.listdir(tmp_path) == ["m.gguf"]  # noqa: PTH208
+
+
+def test_a_link_is_not_replaced(tmp_path: Path) -> None:
+    blob, link = tmp_path / "blob", tmp_path / "m.gguf"
+    blob.write_bytes(DEMO.read_bytes())
+    link.symlink_to("blob")
+    with pytest.raises(ParameterError, match="is a link to"):
+        edit(link, set_values={"general.name": "x"})
+    assert link.is_symlink()
+    assert content(blob) == content(DEMO)
+    edit(link, tmp_path / "new.gguf", set_values={"general.name": "x"})
+    assert whole_file(tmp_path / "new.gguf").scalars["general.name"] == "x"
+
+
+def test_a_target_that_cannot_be_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="is a folder"):
+        edit(DEMO, tmp_path, set_values={"general.name": "x"})
+    if sys.platform == "linux":
+        with pytest.raises(OSError, match="'/proc/x.gguf'"):
+            edit(DEMO, Path("/proc/x.gguf"), set_values={"general.name": "x"})
 
 
 def test_differences_are_named(tmp_path: Path) -> None:
@@ -133,6 +160,9 @@ def test_the_commands(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(DEMO.read_bytes())
     done = run("edit", str(path), "--set", "general.name=My model", "--set", "own.x:u8=3")
+    assert run("edit", str(path), "--set", 'general.name=["a"]').returncode == 0
+    assert run("edit", str(path), "--set", "general.name=[x").returncode == 0
+    assert whole_file(path).scalars["general.name"] == "[x"
     assert (done.returncode, done.stdout.strip()) == (0, str(path))
     assert whole_file(path).scalars["own.x"] == 3
     parts = run("split", str(path), str(tmp_path / "p"), "--max-size", "500K").stdout.split()

@@ -66,6 +66,8 @@ def test_a_model_does_not_differ_from_itself(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="at least 1024 are needed"):
         perplexity(demo_model_path(), "short")
+    with pytest.raises(ParameterError, match="at least 1, not -1"):
+        perplexity(demo_model_path(), TEXT, chunks=-1)
     with pytest.raises(ParameterError, match="not a multiple"):
         perplexity(demo_model_path(), TEXT, n_ctx=512, n_batch=700)
     base = tmp_path / "base"

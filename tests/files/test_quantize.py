@@ -101,6 +101,10 @@ def test_what_cannot_be_is_said_before(
     with pytest.raises(ParameterError, match=words):
         quantize(path, tmp_path / "x.gguf", file_type)
     assert not [*tmp_path.iterdir()]
+    with pytest.raises(ParameterError, match="is a folder"):
+        quantize(floats, tmp_path, "Q8_0")
+    with pytest.raises(ParameterError, match="no layer 99 of 0 to"):
+        plan_quantize(floats, "Q8_0", prune_layers=[0, 99])
 
 
 def matrix(path: Path, source: Path, leave_out: str = "", width: int = 0) -> Path:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -198,3 +202,107 @@ def test_rounds_are_bounded_and_the_conversation_can_go_on() -> None:
         ToolLoop([], [get_weather], max_rounds=0)
     with pytest.raises(ParameterError, match="two tools are called get_weather"):
         ToolLoop([], [get_weather, get_weather])
+
+
+@dataclass
+class Hour:
+    hour: int
+
+    def __post_init__(self) -> None:
+        if self.hour > 23:
+            raise ValueError("a day has 24 hours")
+
+
+def wakes(at: Hour) -> str:
+    return str(at.hour)
+
+
+def ends(city: str) -> str:
+    sys.exit(f"usage: {city}")
+
+
+def half(city: str) -> str:
+    return "x\ud800y"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "text"),
+    [
+        (ends, '{"city": "x"}', "RuntimeError: the function wanted to end the program: usage: x"),
+        (half, '{"city": "x"}', "x?y"),
+        (wakes, '{"at": {"hour": 25}}', "the arguments do not fit: a day has 24 hours"),
+    ],
+)
+def test_a_tool_cannot_end_the_run(tool: Callable[..., Any], arguments: str, text: str) -> None:
+    replies = [reply("", {tool.__name__: arguments}), reply("done")]
+    run, _ = run_of(replies, [tool])
+    assert (run.calls[0].text, run.text) == (text, "done")
+    assert asyncio.run(async_run_of(replies, [tool])).calls[0].text == text
+
+
+async def async_run_of(
+    replies: list[list[dict[str, Any]]], tools: list[Callable[..., Any]], **options: Any
+) -> ToolRun:
+    given = iter(replies)
+    loop = ToolLoop([{"role": "user", "content": "x"}], tools, **options)
+
+    async def ask(_: Any) -> AsyncIterator[Any]:
+        for each in next(given):
+            yield each
+
+    async for _ in loop.async_events(ask):
+        pass
+    return loop.run
+
+
+def test_an_approval_may_be_awaited_and_is_never_skipped() -> None:
+    async def refuses(call: Any) -> bool:
+        await asyncio.sleep(0)
+        return False
+
+    replies = [reply("", {"get_weather": '{"city": "Rome"}'}), reply("done")]
+    run = asyncio.run(async_run_of(replies, [get_weather], on_call=refuses))
+    assert run.calls[0].text == "this call was refused"
+    with pytest.raises(ParameterError, match="only AsyncLlama awaits"):
+        run_of(replies, [get_weather], on_call=refuses)
+
+
+def test_a_partial_is_the_function_without_an_argument() -> None:
+    async def tells(city: str, unit: str) -> str:
+        return f"{city} in {unit}"
+
+    tool = functools.partial(tells, unit="F")
+    replies = [reply("", {"tells": '{"city": "Rome"}'}), reply("done")]
+    assert run_of(replies, [tool])[0].calls[0].text == "Rome in F"
+    assert asyncio.run(async_run_of(replies, [tool])).calls[0].text == "Rome in F"
+
+
+def test_several_replies_at_once_are_refused(llm: Llama) -> None:
+    with pytest.raises(ParameterError, match="n=2"):
+        llm.run_tools(QUESTION, [get_weather], n=2)
+
+
+HANGS = """
+import asyncio, sys, time
+from llama_py.functions.rounds import ToolLoop
+
+def hangs() -> str:
+    time.sleep(3600)
+
+function = {"name": "hangs", "arguments": "{}"}
+calls = [{"choices": [{"delta": {"tool_calls": [{"index": 0, "id": "c", "function": function}]}}]}]
+def loop():
+    return ToolLoop([], [hangs], timeout=0.1, max_rounds=1)
+async def ask(_):
+    yield calls[0]
+async def main():
+    return [each async for each in loop().async_events(ask)]
+print([*loop().events(lambda _: calls)][-1].run.calls[0].text)
+print(asyncio.run(main())[-1].run.calls[0].text)
+"""
+
+
+def test_a_tool_that_does_not_end_does_not_keep_the_program() -> None:
+    command = [sys.executable, "-c", HANGS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.count("did not end within") == 2, done.stderr

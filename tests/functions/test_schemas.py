@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -167,6 +167,32 @@ def test_docstrings_of_three_kinds(text: str) -> None:
     )
 
 
+@dataclass
+class Node:
+    inner: list[Node]
+
+    def depth(self, most: int) -> int:
+        return most
+
+
+def test_models_within_models_are_found() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    city = pydantic.create_model("City", name=(str, ...))
+    person: Any = pydantic.create_model("Person", home=(city, ...))
+
+    def visit(people: Any) -> str:
+        return str(people[0].home.name)
+
+    visit.__annotations__["people"] = list[person]
+    tool = FunctionTool.of(visit)
+    schema = tool.definition["function"]["parameters"]
+    given = {"people": [{"home": {"name": "Rome"}}]}
+    jsonschema.validate(given, schema)
+    assert tool.read(json.dumps(given))["people"][0].home.name == "Rome"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"people": [{"home": {"name": 3}}]}, schema)
+
+
 def test_what_has_no_form_as_a_tool_is_refused() -> None:
     def variable(*names: str) -> None: ...
 
@@ -174,6 +200,24 @@ def test_what_has_no_form_as_a_tool_is_refused() -> None:
 
     with pytest.raises(ParameterError, match=r"\*names.* cannot be called by name"):
         FunctionTool.of(variable)
+
+    def generates(count: int) -> Iterator[int]:
+        yield count
+
+    def circle(node: Node) -> None: ...
+
+    def unknown(x: Nothing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(ParameterError, match="<lambda> is not one"):
+        FunctionTool.of(lambda: 1)
+    with pytest.raises(ParameterError, match="generates is a generator"):
+        FunctionTool.of(generates)
+    with pytest.raises(ParameterError, match="Node contains itself"):
+        FunctionTool.of(circle)
+    with pytest.raises(ParameterError, match="unknown: an annotation cannot be read"):
+        FunctionTool.of(unknown)
+    with pytest.raises(ParameterError, match="a method without its object"):
+        FunctionTool.of(Node.depth)
     with pytest.raises(ParameterError, match="odd: when: there is no JSON schema for"):
         FunctionTool.of(odd)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,18 @@ def test_links_that_lead_nowhere_or_in_a_circle_are_left_out(
 # ---- one copy --------------------------------------------------------------------------------
 
 
+def test_files_that_differ_in_the_middle_are_two_models(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_PY_MODELS_DIR", str(home / "mine"))
+    ends = b"GGUF" + bytes(1 << 20)
+    for name in ("one", "two"):
+        path = home / "mine" / f"{name}.gguf"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(ends + name.encode() * (1 << 18) + ends)
+    assert model("one") != model("two")
+
+
 def test_equal_contents_are_one_model(home: Path) -> None:
     hub_tree(home / ".cache/huggingface/hub", "o/n", {"x-Q8_0.gguf": DATA})
     ollama_model(home / ".ollama/models", "registry.ollama.ai/library/x", {"model": DATA})
@@ -219,6 +232,23 @@ def test_the_commands(home: Path) -> None:
     assert (missing.returncode, "did you mean other:latest?" in missing.stderr) == (2, True)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="names of other systems are texts")
+def test_odd_names_and_sizes_do_not_break_the_list(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_PY_MODELS_DIR", str(home / "mine"))
+    (home / "mine").mkdir()
+    for number, name in enumerate((b"\xff.gguf", b"a\x1b[31mred\nline.gguf")):
+        Path(os.fsdecode(bytes(home / "mine") + b"/" + name)).write_bytes(DATA + bytes(number))
+    path = home / ".ollama/models/manifests/registry.ollama.ai/library/huge/latest"
+    path.parent.mkdir(parents=True)
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:" + "a" * 64}
+    path.write_text(json.dumps({"layers": [{**layer, "size": 10**400}]}))
+    for command in ("list", "verify"):
+        names = {line.split("  ")[0].split(": ")[0] for line in run(command).stdout.splitlines()}
+        assert {"?", "a?[31mred?line", "huge:latest"} <= names
+
+
 def test_a_damaged_model_is_repaired(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with hub({"x-Q8_0.gguf": DATA}) as server:
         for name, value in environment(server, home).items():
@@ -229,6 +259,38 @@ def test_a_damaged_model_is_repaired(home: Path, monkeypatch: pytest.MonkeyPatch
         assert (done.returncode, done.stdout) == (1, "a/b:Q8_0: it is damaged\n")
         assert run("verify", "a/b:Q8_0", "--repair").returncode == 0
         assert path.read_bytes() == DATA
+
+
+def test_parts_are_compared_and_repaired_one_by_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {f"x-Q8_0-0000{n}-of-00003.gguf": DATA + b"%d" % n for n in (1, 2, 3)}
+    with hub({**parts, "mmproj-F16.gguf": DATA}) as server:
+        for name, value in environment(server, home).items():
+            monkeypatch.setenv(name, value)
+        first, projector = (Path(each) for each in run("pull", "a/b").stdout.split())
+        second = first.with_name(first.name.replace("-00001", "-00002"))
+        for path in (second, projector):
+            path.resolve().write_bytes(bytes(path.stat().st_size))
+        done = run("verify")
+        said = f"a/b:Q8_0: it is damaged, {second.name}, {projector.name}\n"
+        assert (done.returncode, done.stdout) == (1, said)
+        bodies = server.bodies
+        assert run("verify", "--repair").returncode == 0
+        assert server.bodies == bodies + 2
+        assert (second.read_bytes(), projector.read_bytes()) == (parts[second.name], DATA)
+        second.unlink()
+        server.refusal = (503, {})
+        assert run("verify", "--repair").returncode == 1
+        assert first.is_file()
+
+
+def test_removing_an_older_revision_leaves_the_newer(home: Path) -> None:
+    cache = home / ".cache/huggingface/hub"
+    hub_tree(cache, "o/n", {"x-Q8_0.gguf": DATA}, commit="b" * 40)
+    hub_tree(cache, "o/n", {"x-Q8_0.gguf": DATA + b"newer"})
+    assert f"{len(DATA)} B are free" in run("rm", f"o/n:Q8_0@{'b' * 40}").stdout
+    assert model("o/n:Q8_0").path.read_bytes() == DATA + b"newer"
 
 
 def test_a_file_shared_by_two_revisions_stays(home: Path) -> None:

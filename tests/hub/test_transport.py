@@ -9,17 +9,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from llama_py.errors import DownloadError, LlamaError, ModelNotFoundError
+from llama_py.errors import DownloadError, LlamaError, ModelNotFoundError, ParameterError
 from llama_py.models import connection
+from llama_py.models.connection import HubConnection
 from llama_py.models.digests import check_digest
 from llama_py.models.downloads import download, pull
-from llama_py.models.hub_cache import HubCache, cache_folder
+from llama_py.models.hub import _remote_file
+from llama_py.models.hub_cache import HubCache, cache_folder, lock
 from llama_py.models.references import read_reference
+from llama_py.models.transport import RemoteFile, _Download
 from tests.hub.hubs import COMMIT, Hub, hub
 from tests.patience import PATIENCE
 
@@ -251,6 +255,80 @@ def test_four_processes_fetch_a_file_once(there: Hub, tmp_path: Path) -> None:
     assert there.bodies == 1
 
 
+def test_threads_remember_a_revision_at_once(tmp_path: Path) -> None:
+    cache = HubCache(tmp_path, "a/b")
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(cache.remember, "main", COMMIT) for _ in range(400)]
+    for job in jobs:
+        job.result()
+    assert cache.commit("main") == COMMIT
+
+
+def test_an_interruption_ends_those_who_wait(there: Hub, tmp_path: Path) -> None:
+    with lock(tmp_path / "hf/hub/.locks/models--a--b" / f"{there.digest(NAME)}.lock", lambda: None):
+        waiting = start(there, tmp_path)
+        until = time.monotonic() + PATIENCE
+        while there.asked < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        waiting.send_signal(signal.SIGINT)
+        assert "KeyboardInterrupt" in waiting.communicate(timeout=5)[1]
+
+
+def test_an_interruption_ends_a_pause(there: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(count: int) -> None:
+        raise InterruptedError
+
+    remote = RemoteFile(NAME, 10, "", f"{there.address}/none")
+    download = _Download(HubConnection(), remote, Path("none"), interrupted)
+    with pytest.raises(InterruptedError):
+        download._pause(3600.0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [("HF_TOKEN", f"{SECRET}\nx", "HF_TOKEN"), ("HF_ENDPOINT", "hub.example", "hub.example")],
+)
+def test_settings_that_cannot_be_are_said(
+    there: Hub, monkeypatch: pytest.MonkeyPatch, setting: str, value: str, words: str
+) -> None:
+    monkeypatch.setenv(setting, value)
+    with pytest.raises(ParameterError, match=words) as caught:
+        download("a/b")
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "answer", ["{}", '{"branches": null, "tags": 3}', '{"branches": ["x"]}', "[]"]
+)
+def test_a_hub_that_answers_otherwise_is_an_error(
+    there: Hub, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    monkeypatch.setattr(connection, "_text", lambda _: answer.encode())
+    with pytest.raises(ModelNotFoundError, match="no revision"):
+        download("a/b")
+
+
+def test_names_that_cannot_be_are_no_files(there: Hub) -> None:
+    good = {"type": "file", "path": "x.gguf", "size": 3, "oid": "a" * 40}
+    assert _remote_file(good, "")
+    assert not _remote_file({**good, "path": "x\ud800.gguf"}, "")
+    assert not _remote_file({**good, "size": -1}, "")
+    assert not _remote_file({**good, "size": True}, "")
+
+
+def test_a_redirect_to_no_address_is_an_error(there: Hub) -> None:
+    there.refusal = (302, {"Location": "http://[none"})
+    with pytest.raises(DownloadError, match="which is no address"):
+        download("a/b")
+
+
+def test_a_list_that_hardly_moves_is_given_up(there: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_LONGEST_LIST", -1.0)
+    with pytest.raises(DownloadError, match="a list took more than"):
+        download("a/b")
+
+
 def killed_at_random(there: Hub, folder: Path, moments: int) -> None:
     """Four processes at once are killed again and again; then one is left in peace."""
     dice = random.Random(7)
@@ -296,6 +374,16 @@ def test_a_file_that_its_owner_has_changed_is_kept(
     assert download("a/b", NAME, local_dir=local) == str(path)
     assert path.read_bytes() == b"GGUF, made here"
     assert "is taken as it is" in caplog.text
+
+
+def test_what_was_moved_into_a_folder_is_its_owners(there: Hub, tmp_path: Path) -> None:
+    local = tmp_path / "local"
+    path = Path(download("a/b", NAME, local_dir=local))
+    path.write_bytes(b"GGUF, made long ago")
+    os.utime(path, (1e9, 1e9))
+    with pytest.raises(DownloadError, match="remove it"):
+        download("a/b", NAME, local_dir=local)
+    assert path.read_bytes() == b"GGUF, made long ago"
 
 
 def test_a_newer_file_of_the_hub_replaces_the_older(there: Hub, tmp_path: Path) -> None:

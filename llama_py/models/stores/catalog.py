@@ -15,8 +15,8 @@ from llama_py.models.stores.stored import StoredModel
 
 __all__ = ["find", "similar", "stored_models"]
 
-#: Bytes at each end of a file by which two of one size are compared.
-_ENDS = 1 << 16
+#: Places of a file by which two of one size are compared, and bytes of each.
+_SAMPLES, _PART = 16, 1 << 14
 
 
 def stored_models() -> list[StoredModel]:
@@ -36,6 +36,9 @@ def _once(models: list[StoredModel]) -> list[StoredModel]:
     for model in models:
         key = _content(model, sizes[model.size] > 1)
         first = found.get(key)
+        if first and first.digest and model.digest and first.digest != model.digest:
+            key = (key, model.digest)
+            first = found.get(key)
         if first is None:
             found[key] = model
             continue
@@ -59,9 +62,13 @@ def _content(model: StoredModel, shared: bool) -> object:
         return (model.source, str(model.path), model.name)
     try:
         with model.path.open("rb") as file:
-            head = file.read(_ENDS)
-            file.seek(-min(_ENDS, file.seek(0, os.SEEK_END)), os.SEEK_END)
-            return (model.size, hash(head), hash(file.read(_ENDS)))
+            end = file.seek(0, os.SEEK_END)
+            samples = [0, *(end * n // _SAMPLES for n in range(1, _SAMPLES)), max(end - _PART, 0)]
+            found = []
+            for start in samples:
+                file.seek(start)
+                found.append(hash(file.read(_PART)))
+            return (model.size, *found)
     except OSError:
         return str(model.path)
 

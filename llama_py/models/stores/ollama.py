@@ -72,6 +72,8 @@ def _layer(root: Path, layer: Any) -> Iterator[tuple[str, tuple[Path, int, str]]
     kind, digest, size = (layer.get(key) for key in ("mediaType", "digest", "size"))
     if not (isinstance(kind, str) and isinstance(digest, str) and isinstance(size, int)):
         return
+    if not 0 <= size < 2**63:
+        return
     found = re.fullmatch(r"sha256[:-]([0-9a-f]{64})", digest)
     if found and kind.startswith(_KIND):
         yield kind.removeprefix(_KIND), (root / "blobs" / f"sha256-{found[1]}", size, found[1])
