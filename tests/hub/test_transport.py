@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -253,6 +254,24 @@ def test_four_processes_fetch_a_file_once(there: Hub, tmp_path: Path) -> None:
     [path] = paths
     assert Path(path).read_bytes() == there.files[NAME]
     assert there.bodies == 1
+
+
+def test_files_are_removed_while_they_are_fetched(there: Hub, tmp_path: Path) -> None:
+    cache, ended = HubCache(tmp_path / "race", "a/b"), threading.Event()
+
+    def removes() -> None:
+        while not ended.is_set():
+            cache.remove(COMMIT, [NAME])
+            ended.wait(0.02)
+
+    with ThreadPoolExecutor(1) as pool:
+        removing = pool.submit(removes)
+        try:
+            for _ in range(12):
+                download("a/b", NAME, cache_dir=tmp_path / "race")
+        finally:
+            ended.set()
+        removing.result()
 
 
 def test_threads_remember_a_revision_at_once(tmp_path: Path) -> None:
