@@ -338,7 +338,7 @@ def test_names_that_cannot_be_are_no_files(there: Hub) -> None:
 
 def test_a_redirect_to_no_address_is_an_error(there: Hub) -> None:
     there.refusal = (302, {"Location": "http://[none"})
-    with pytest.raises(DownloadError, match="which is no address"):
+    with pytest.raises(DownloadError, match="which is not an address"):
         download("a/b")
 
 
