@@ -156,7 +156,9 @@ class HubConnection:
             target = urljoin(url, place)
             _host(target)
         except ValueError:
-            raise DownloadError(f"{what}: {url} leads to {place!r}, which is no address") from None
+            raise DownloadError(
+                f"{what}: {url} leads to {place!r}, which is not an address"
+            ) from None
         if urlsplit(target).scheme not in ("https", urlsplit(url).scheme):
             raise DownloadError(f"{what}: {url} leads to {target}, which is not encrypted")
         return target

@@ -242,21 +242,31 @@ class _CachedFiles:
         path = self.path(remote)
         if not path.is_file():
             return False
-        check_digest(path, remote.digest, remote.path)
-        self._cache.remember(self._revision, self._commit)
+        try:
+            check_digest(path, remote.digest, remote.path)
+            self._cache.remember(self._revision, self._commit)
+        except FileNotFoundError:  # somebody removes it
+            return False
         return True
 
     def add(self, remote: RemoteFile, connection: HubConnection, progress: Progress) -> None:
         name = remote.digest or hashlib.sha256(remote.url.encode()).hexdigest()[:32]
         with self._cache.locked(name, lambda: progress(0)):
-            blob = self._cache.blob(name)
-            if not blob.is_file():
-                partial = self._cache.partial(name)
+            while not self._named(remote.path, name):
+                partial = self._cache.begin(name)
                 fetch(connection, remote, partial, self._cache.leftovers(name), progress)
-                partial.replace(blob)
-                note_right(blob, name)
-            self._cache.place(self._commit, remote.path, name)
-        self._cache.remember(self._revision, self._commit)
+                with self._cache.held():
+                    partial.replace(self._cache.blob(name))
+                    note_right(self._cache.blob(name), name)
+
+    def _named(self, path: str, name: str) -> bool:
+        """Give a file its name, if its bytes are there (somebody may remove them at any time)."""
+        with self._cache.held():
+            if not self._cache.blob(name).is_file():
+                return False
+            self._cache.place(self._commit, path, name)
+            self._cache.remember(self._revision, self._commit)
+        return True
 
 
 class _LocalFiles:

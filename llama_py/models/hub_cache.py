@@ -139,18 +139,35 @@ class HubCache:
     @contextmanager
     def locked(self, digest: str, waits: Callable[[], None]) -> Iterator[None]:
         """Only this process fetches a file (``huggingface_hub`` uses the same lock)."""
-        try:
-            self._blobs.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DownloadError(f"{self._blobs} cannot be written to: {error}") from error
         with lock(self._locks / f"{digest}.lock", waits):
             yield
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing is removed or named meanwhile; for moments only."""
+        with lock(self._locks / "names.lock", lambda: None):
+            yield
+
+    def begin(self, digest: str) -> Path:
+        """Make the place for the bytes of a file; from then on its folder is not empty."""
+        partial = self.partial(digest)
+        try:
+            with self.held():
+                self._blobs.mkdir(parents=True, exist_ok=True)
+                partial.touch()
+        except OSError as error:
+            raise DownloadError(f"{self._blobs} cannot be written to: {error}") from error
+        return partial
 
     def remove(self, commit: str, names: list[str]) -> int:
         """Remove files of a commit, and of the others where they are the same; the freed bytes.
 
         What another file still links to stays, and so do other versions of the files.
         """
+        with self.held():
+            return self._remove(commit, names)
+
+    def _remove(self, commit: str, names: list[str]) -> int:
         here = {name: (self.snapshot(commit) / name).resolve() for name in names}
         freed = 0
         for each in self.commits():

@@ -139,7 +139,7 @@ def test_a_target_that_cannot_be_is_named(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="is a folder"):
         edit(DEMO, tmp_path, set_values={"general.name": "x"})
     if sys.platform == "linux":
-        with pytest.raises(OSError, match=r"'/proc/x.gguf'"):
+        with pytest.raises(OSError, match=r"'/proc/x\.gguf'"):
             edit(DEMO, Path("/proc/x.gguf"), set_values={"general.name": "x"})
 
 

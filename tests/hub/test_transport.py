@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -255,6 +256,24 @@ def test_four_processes_fetch_a_file_once(there: Hub, tmp_path: Path) -> None:
     assert there.bodies == 1
 
 
+def test_files_are_removed_while_they_are_fetched(there: Hub, tmp_path: Path) -> None:
+    cache, ended = HubCache(tmp_path / "race", "a/b"), threading.Event()
+
+    def removes() -> None:
+        while not ended.is_set():
+            cache.remove(COMMIT, [NAME])
+            ended.wait(0.02)
+
+    with ThreadPoolExecutor(1) as pool:
+        removing = pool.submit(removes)
+        try:
+            for _ in range(12):
+                download("a/b", NAME, cache_dir=tmp_path / "race")
+        finally:
+            ended.set()
+        removing.result()
+
+
 def test_threads_remember_a_revision_at_once(tmp_path: Path) -> None:
     cache = HubCache(tmp_path, "a/b")
     with ThreadPoolExecutor(4) as pool:
@@ -319,7 +338,7 @@ def test_names_that_cannot_be_are_no_files(there: Hub) -> None:
 
 def test_a_redirect_to_no_address_is_an_error(there: Hub) -> None:
     there.refusal = (302, {"Location": "http://[none"})
-    with pytest.raises(DownloadError, match="which is no address"):
+    with pytest.raises(DownloadError, match="which is not an address"):
         download("a/b")
 
 
