@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from llama_py.cli.elsewhere import with_aliases
 from llama_py.cli.progress import ProgressLine
 from llama_py.cli.sizes import read_bytes, shown_bytes
 from llama_py.errors import ParameterError
@@ -123,7 +124,7 @@ def _add_imatrix(commands: Any) -> None:
     imatrix.add_argument("model", metavar="MODEL", help="a GGUF file, or a name")
     imatrix.add_argument("text", metavar="FILE", help="the text")
     imatrix.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to write")
-    imatrix.add_argument("-c", "--n-ctx", metavar="N", type=int, default=512, help="(512)")
+    imatrix.add_argument(*with_aliases("--n-ctx"), metavar="N", type=int, default=512, help="(512)")
     imatrix.add_argument("-b", "--n-batch", metavar="N", type=int, default=2048, help="(2048)")
     imatrix.add_argument("--chunks", metavar="N", type=int, help="pieces of the text (all)")
     imatrix.add_argument("--process-output", action="store_true", help="output.weight as well")
@@ -178,7 +179,9 @@ def _add_perplexity(commands: Any) -> None:
     )
     perplexity.add_argument("model", metavar="MODEL", help="a GGUF file, or a name")
     perplexity.add_argument("text", metavar="FILE", help="the text")
-    perplexity.add_argument("-c", "--n-ctx", metavar="N", type=int, default=512, help="(512)")
+    perplexity.add_argument(
+        *with_aliases("--n-ctx"), metavar="N", type=int, default=512, help="(512)"
+    )
     perplexity.add_argument("-b", "--n-batch", metavar="N", type=int, default=2048, help="(2048)")
     perplexity.add_argument("--chunks", metavar="N", type=int, help="pieces of the text (all)")
     perplexity.add_argument(

@@ -107,14 +107,30 @@ def test_the_form_of_a_message_makes_no_difference(role: str, content: Any) -> N
     assert read_messages([HELLO, {"role": role, "content": content}])[-1].text.endswith("Hi.\nYou.")
 
 
-def test_replies_in_a_row_are_one_message_and_users_have_each_their_own() -> None:
+def test_messages_in_a_row_have_each_their_own() -> None:
     messages = [HELLO, {"role": "user", "content": [text("More.")]}]
     assert read_messages(messages) == (said("user", "Hello."), said("user", "More."))
     answers = [
         {"role": "assistant", "content": "Well."},
         {"role": "assistant", "content": [text("Yes.")]},
     ]
-    assert read_messages([HELLO, *answers])[1] == said("assistant", "Well.\nYes.")
+    assert read_messages([HELLO, *answers])[1:] == (
+        said("assistant", "Well."),
+        said("assistant", "Yes."),
+    )
+
+
+def test_the_parts_of_a_reply_are_one_message() -> None:
+    """Clients send them apart as well."""
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": ""}
+    call = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
+    reply = [{"role": "assistant", "content": [part]} for part in (thought, text("Well."), call)]
+    more = [{"role": "assistant", "content": [thought, text("Yes.")]}]
+    parsed = read_messages([HELLO, *more, *reply])
+    assert parsed[1:] == (
+        Message("assistant", (Thinking("Hm."), Text("Yes."))),
+        Message("assistant", (Thinking("Hm."), Text("Well."), ToolCall("f", "{}", "1"))),
+    )
 
 
 def test_system_messages_stay_where_they_are() -> None:
