@@ -479,7 +479,8 @@ IDLE = frozenset(
     | {"routed_experts_prompt_start", "routed_experts_start_len", "spaces_between_special_tokens"}
     | {"stream_interval", "stream_reasoning", "truncation_side"}
     # Ollama's
-    | {"draft_num_predict", "keep_alive", "low_vram", "main_gpu", "num_batch", "num_ctx"}
+    | {"draft_num_predict", "embedding_only", "f16_kv", "height", "keep_alive", "logits_all"}
+    | {"low_vram", "main_gpu", "num_batch", "num_ctx", "steps", "vocab_only", "width"}
     | {"num_gpu", "num_keep", "num_thread", "numa", "penalize_newline", "shift", "truncate"}
     | {"use_mlock", "use_mmap"}
     # llama-cpp-python's

@@ -90,6 +90,9 @@ def peers() -> Iterator[str]:
         vectors.EmbeddingCreateParams,
     ):
         yield from declared.__annotations__
+    ollama = pytest.importorskip("ollama._types")
+    for model in (ollama.ChatRequest, ollama.GenerateRequest, ollama.EmbedRequest, ollama.Options):
+        yield from model.model_fields
 
 
 def test_every_field_of_every_server_is_known_in_every_dialect() -> None:
