@@ -324,7 +324,8 @@ def test_calls_in_plain_json(context: Context, given: bool | None) -> None:
 
 
 def test_nothing_is_chosen_from_tools_that_were_left_out() -> None:
-    assert read_tool_choice({"type": "any"}, []) == (ToolChoice(), None)
+    server_side = [{"type": "web_search_20250305", "name": "web_search"}]
+    assert read_tool_choice({"type": "any"}, [], server_side) == (ToolChoice(), None)
 
 
 def test_one_that_was_left_out_cannot_be_chosen(context: Context) -> None:
@@ -346,6 +347,8 @@ def test_one_that_was_left_out_cannot_be_chosen(context: Context) -> None:
         ({"tools": [WEATHER], "tool_choice": "auto"}, "tool_choice must be an object"),
         ({"tools": [WEATHER], "tool_choice": {"type": "all"}}, "tool_choice.type is 'all'"),
         ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "g"}}, "names 'g'"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice is given, but there are no tools"),
+        ({"tool_choice": {"type": "tool", "name": "g"}}, "tool_choice is given, but there are no"),
         ({"max_tokens": -1}, "max_tokens=-1"),
         ({"max_tokens": "9"}, "max_tokens must be an integer"),
         ({"max_tokens": True}, "max_tokens must be an integer"),
