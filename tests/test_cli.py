@@ -88,9 +88,22 @@ def test_every_help_names_its_options_and_exits_0(
 def test_help_lists_the_commands_and_only_those(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     shown = capsys.readouterr().out
-    for name in (*COMMANDS, "bench"):
-        assert re.search(rf"^    {name} ", shown, re.MULTILINE)
-    assert "cvector" not in shown
+    listed = re.findall(
+        r"^    ([a-z][a-z-]+)(?: |$)", shown.partition("examples:")[0], re.MULTILINE
+    )
+    files = [
+        "quantize",
+        "imatrix",
+        "merge-imatrix",
+        "perplexity",
+        "kl-divergence",
+        "split",
+        "merge",
+        "edit",
+        "diff",
+    ]
+    models = ["pull", "list", "show", "rm", "verify", "where"]
+    assert {*listed} == {*COMMANDS, *files, *models, "bench", "cluster", "rpc-server"}
 
 
 def test_the_version_names_llama_cpp(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,6 +180,15 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     assert shown.out == ""
     assert_sentence(shown.err)
     assert expected in shown.err
+
+
+def test_an_option_before_the_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """And not its value, as a command that there is not."""
+    for given in (["-p", "Hello!"], ["-m", "model.gguf", "chat"]):
+        assert main(given) == 2
+        shown = capsys.readouterr().err
+        assert shown.startswith(f"llama-py: {given[0]} stands before a command; ")
+        assert "llama-py chat" in shown
 
 
 def test_a_text_file_is_no_model(tmp_path: Path) -> None:

@@ -120,6 +120,10 @@ class Parser(argparse.ArgumentParser):
             if is_other or (name in self.elsewhere and name not in known):
                 message = self._unknown(name)
                 break
+        if self._subparsers is not None and self._given and self._given[0] not in known:
+            first = self._given[0]
+            if first.startswith("-"):
+                message = f'{first} stands before a command; write {self.prog} chat "Hello!"'
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 

@@ -352,6 +352,7 @@ _ONE = "a reply is one; send the request several times"
 _LOGPROBS = "log-probabilities are those of the reply: pass logprobs and top_logprobs"
 _TAGS = "the template says how reasoning begins and ends; pass reasoning_budget"
 _TOOLS = "calls are found by the template's own form; pass tools"
+_MEMBERS = "its members are fields of the body here"
 _NATIVE = "only /completion and /infill have it"
 
 #: Theirs -> what to do instead, and the values that ask for nothing (beside null, false and what
@@ -366,6 +367,7 @@ REFUSED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "custom_logit_processor": (_TOKENS, ()),
     "custom_params": ("no functions are run here that would read them", ()),
     "echo": ("the reply does not repeat the message that it goes on with", ()),
+    "extra_body": (_MEMBERS, ()),
     "generation_prompt": ("pass continue_final_message", ()),
     "grammar_lazy": ("a grammar holds from the first token on; pass tools for calls", ()),
     "grammar_triggers": ("a grammar holds from the first token on; pass tools for calls", ()),
@@ -409,6 +411,7 @@ REFUSED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "repetition_detection": ("pass dry_multiplier or repeat_penalty", ()),
     "return_hidden_states": ("only tokens and their log-probabilities are reported", ()),
     "return_tokens_as_token_ids": ("pass return_token_ids", ()),
+    "sampling_params": (_MEMBERS, ()),
     "session_params": ("pass session_id", ()),
     "skip_special_tokens": ("special tokens are not part of a reply's text", (True,)),
     "steering_vector": (_LOADED, ()),
@@ -476,7 +479,8 @@ IDLE = frozenset(
     | {"routed_experts_prompt_start", "routed_experts_start_len", "spaces_between_special_tokens"}
     | {"stream_interval", "stream_reasoning", "truncation_side"}
     # Ollama's
-    | {"draft_num_predict", "keep_alive", "low_vram", "main_gpu", "num_batch", "num_ctx"}
+    | {"draft_num_predict", "embedding_only", "f16_kv", "height", "keep_alive", "logits_all"}
+    | {"low_vram", "main_gpu", "num_batch", "num_ctx", "steps", "vocab_only", "width"}
     | {"num_gpu", "num_keep", "num_thread", "numa", "penalize_newline", "shift", "truncate"}
     | {"use_mlock", "use_mmap"}
     # llama-cpp-python's

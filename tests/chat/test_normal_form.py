@@ -97,22 +97,31 @@ def test_a_call_without_words_is_no_empty_message() -> None:
             assert "<｜Assistant｜><｜end▁of▁sentence｜>" not in prompt
 
 
+IN_A_ROW = (
+    ("user", "Apple?"), ("user", "Banana?"), ("assistant", "Cherry."), ("assistant", "Date."),
+    ("system", "Elder."), ("user", "Fig?"),
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["google-gemma-2-2b-it", "Qwen-Qwen2.5-7B-Instruct"])
 def test_every_dialect_has_the_same_prompt(name: str) -> None:
-    users = [{"role": "user", "content": "Apple?"}, {"role": "user", "content": "Banana?"}]
+    given = [{"role": role, "content": text} for role, text in IN_A_ROW]
     options: dict[str, Any] = {"chat_template": families.source(name), "n_threads": 1}
     tokens = set()
     with serving(demo_settings(**options)) as server, server.http() as http:
-        base = {"model": "demo", "max_tokens": 1, "messages": users}
+        base = {"model": "demo", "max_tokens": 1, "messages": given}
         chat = http.post("/v1/chat/completions", json=base).json()
         tokens.add(chat["usage"]["prompt_tokens"])
-        items = {"model": "demo", "max_output_tokens": 16, "input": users}
+        items = {"model": "demo", "max_output_tokens": 16, "input": given}
         tokens.add(http.post("/v1/responses", json=items).json()["usage"]["input_tokens"])
         said = http.post("/v1/messages", json=base).json()["usage"]
         tokens.add(said["input_tokens"] + said["cache_read_input_tokens"])
-        shown = http.post("/apply-template", json={"messages": users}).json()["prompt"]
+        ollama = {"model": "demo", "messages": given, "stream": False}
+        limit = {"options": {"num_predict": 1}}
+        tokens.add(http.post("/api/chat", json=ollama | limit).json()["prompt_eval_count"])
+        shown = http.post("/apply-template", json={"messages": given}).json()["prompt"]
     assert len(tokens) == 1
     rendered = families.load(name).render(
-        ChatRequest((say("user", "Apple?"), say("user", "Banana?")))
+        ChatRequest(tuple(say(role, text) for role, text in IN_A_ROW))
     )
     assert shown.endswith(rendered.prompt.removeprefix("<s>").removeprefix("<bos>"))

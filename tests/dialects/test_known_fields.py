@@ -90,6 +90,9 @@ def peers() -> Iterator[str]:
         vectors.EmbeddingCreateParams,
     ):
         yield from declared.__annotations__
+    ollama = pytest.importorskip("ollama._types")
+    for model in (ollama.ChatRequest, ollama.GenerateRequest, ollama.EmbedRequest, ollama.Options):
+        yield from model.model_fields
 
 
 def test_every_field_of_every_server_is_known_in_every_dialect() -> None:
@@ -98,6 +101,14 @@ def test_every_field_of_every_server_is_known_in_every_dialect() -> None:
     assert {*found.values()} <= {*WORDS}
     assert [key for key, word in found.items() if word == "unknown"] == []
     assert len(found) > 1500
+
+
+@pytest.mark.parametrize("name", ["extra_body", "sampling_params", "options"])
+def test_fields_in_a_wrapper_of_a_client_are_not_lost(name: str) -> None:
+    """``extra_body`` of OpenAI's client is no field of a body, and is sent as one all the same."""
+    for dialect in GENERATING:
+        with pytest.raises(RequestError, match="its members are fields of the body here"):
+            ours(dialect, {name: {"guided_json": SCHEMA}}, LIMITS)
 
 
 def test_nothing_is_in_two_tables() -> None:

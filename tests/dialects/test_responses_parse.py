@@ -118,6 +118,22 @@ def test_a_reply_is_one_message_and_users_have_each_their_own(seen: Seen) -> Non
     ]  # fmt: skip
 
 
+def test_messages_of_the_assistant_in_a_row_have_each_their_own(seen: Seen) -> None:
+    items = [
+        user("a"),
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "one"}]},
+        {"role": "assistant", "content": "b"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "two"}]},
+        {"role": "assistant", "content": "c"},
+        {"type": "function_call", "name": "a", "arguments": "{}", "call_id": "1"},
+        {"type": "function_call_output", "call_id": "1", "output": "d"},
+    ]
+    assert messages_of(seen, items)[1:3] == [
+        said("assistant", Thinking("one"), "b"),
+        said("assistant", Thinking("two"), "c", ToolCall("a", "{}", "1")),
+    ]
+
+
 @pytest.mark.parametrize(
     ("item", "text"),
     [

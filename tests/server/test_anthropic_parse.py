@@ -107,14 +107,30 @@ def test_the_form_of_a_message_makes_no_difference(role: str, content: Any) -> N
     assert read_messages([HELLO, {"role": role, "content": content}])[-1].text.endswith("Hi.\nYou.")
 
 
-def test_replies_in_a_row_are_one_message_and_users_have_each_their_own() -> None:
+def test_messages_in_a_row_have_each_their_own() -> None:
     messages = [HELLO, {"role": "user", "content": [text("More.")]}]
     assert read_messages(messages) == (said("user", "Hello."), said("user", "More."))
     answers = [
         {"role": "assistant", "content": "Well."},
         {"role": "assistant", "content": [text("Yes.")]},
     ]
-    assert read_messages([HELLO, *answers])[1] == said("assistant", "Well.\nYes.")
+    assert read_messages([HELLO, *answers])[1:] == (
+        said("assistant", "Well."),
+        said("assistant", "Yes."),
+    )
+
+
+def test_the_parts_of_a_reply_are_one_message() -> None:
+    """Clients send them apart as well."""
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": ""}
+    call = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
+    reply = [{"role": "assistant", "content": [part]} for part in (thought, text("Well."), call)]
+    more = [{"role": "assistant", "content": [thought, text("Yes.")]}]
+    parsed = read_messages([HELLO, *more, *reply])
+    assert parsed[1:] == (
+        Message("assistant", (Thinking("Hm."), Text("Yes."))),
+        Message("assistant", (Thinking("Hm."), Text("Well."), ToolCall("f", "{}", "1"))),
+    )
 
 
 def test_system_messages_stay_where_they_are() -> None:
@@ -308,7 +324,8 @@ def test_calls_in_plain_json(context: Context, given: bool | None) -> None:
 
 
 def test_nothing_is_chosen_from_tools_that_were_left_out() -> None:
-    assert read_tool_choice({"type": "any"}, []) == (ToolChoice(), None)
+    server_side = [{"type": "web_search_20250305", "name": "web_search"}]
+    assert read_tool_choice({"type": "any"}, [], server_side) == (ToolChoice(), None)
 
 
 def test_one_that_was_left_out_cannot_be_chosen(context: Context) -> None:
@@ -330,6 +347,8 @@ def test_one_that_was_left_out_cannot_be_chosen(context: Context) -> None:
         ({"tools": [WEATHER], "tool_choice": "auto"}, "tool_choice must be an object"),
         ({"tools": [WEATHER], "tool_choice": {"type": "all"}}, "tool_choice.type is 'all'"),
         ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "g"}}, "names 'g'"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice is given, but there are no tools"),
+        ({"tool_choice": {"type": "tool", "name": "g"}}, "tool_choice is given, but there are no"),
         ({"max_tokens": -1}, "max_tokens=-1"),
         ({"max_tokens": "9"}, "max_tokens must be an integer"),
         ({"max_tokens": True}, "max_tokens must be an integer"),

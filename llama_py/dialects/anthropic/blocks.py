@@ -13,7 +13,7 @@ import binascii
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
@@ -100,7 +100,7 @@ def with_texts_in_results(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def read_messages(value: Any, *, sees: bool = False) -> tuple[Message, ...]:
-    """The messages of a request. Neighbours of the same role are one message.
+    """The messages of a request. The parts of a reply are one message.
 
     Args:
         sees: the model sees pictures. Else a text stands for each: agents send screenshots to
@@ -118,7 +118,7 @@ def read_messages(value: Any, *, sees: bool = False) -> tuple[Message, ...]:
     if not messages:
         raise ParameterError("messages has no content; a conversation needs something to answer")
     sides = groupby(messages, key=lambda message: message.role)
-    return tuple(each for role, side in sides for each in _united(role, [*side]))
+    return tuple(each for role, side in sides for each in _united(role, side))
 
 
 # ---- values ----------------------------------------------------------------------------------
@@ -415,15 +415,30 @@ _READERS: dict[str, Callable[[Mapping[str, Any], str], str]] = {
 # ---- neighbours --------------------------------------------------------------------------------
 
 
-def _united(role: Role, messages: Sequence[Message]) -> Sequence[Message]:
-    """What the assistant says in a row is one message."""
-    if len(messages) == 1 or role != "assistant":
-        return messages
-    parts = [part for message in messages for part in message.parts]
+def _united(role: Role, messages: Iterable[Message]) -> Iterator[Message]:
+    """Thoughts, words and calls of a reply as one message; words behind words are another, as in
+    chats."""
+    reply: list[Part] = []
+    for message in messages:
+        if role != "assistant":
+            yield message
+            continue
+        called = any(isinstance(part, ToolCall) for part in reply)
+        if any(_said_in(reply)) and any(_said_in(message.parts)) and not called:
+            said = max(i for i, part in enumerate(reply) if isinstance(part, Text)) + 1
+            yield _in_order(reply[:said])
+            reply = reply[said:]  # thoughts
+        reply += message.parts
+    if reply:
+        yield _in_order(reply)
+
+
+def _in_order(parts: Sequence[Part]) -> Message:
+    """A message of the assistant: what it thought, said and called."""
     thought = _joined([part.text for part in parts if isinstance(part, Thinking)])
     words = _said_in(parts)
     calls = [part for part in parts if isinstance(part, ToolCall)]
     said: list[Part] = [Thinking(thought)] if thought else []
     if any(words):
         said += _parts_of(words)
-    return [Message(role, (*said, *calls))]
+    return Message("assistant", (*said, *calls))

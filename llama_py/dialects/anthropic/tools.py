@@ -84,6 +84,8 @@ def read_tool_choice(
             f"tool_choice.disable_parallel_tool_use must be true or false, not {shown(alone)}"
         )
     parallel = False if alone else None
+    if kind in ("any", "tool") and not tools and not given:
+        raise ParameterError("tool_choice is given, but there are no tools to choose from")
     if not tools:  # those that were to be chosen from may have been left out
         return ToolChoice(), parallel
     name = check_text(choice.get("name"), "tool_choice.name") if kind == "tool" else ""

@@ -159,16 +159,22 @@ def conversation_of(
 
 @dataclass(slots=True)
 class _Turn:
-    """The items of one side until the other one speaks."""
+    """The items of one message.
+
+    Attributes:
+        later: thoughts behind what was said, which are those of a further message if one follows.
+    """
 
     role: Role
     thoughts: list[str] = field(default_factory=list)
     said: list[Content] = field(default_factory=list)
+    later: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
 
     def message(self) -> Message:
         content = _joined([part for each in self.said for part in each], _MESSAGES)
-        parts: list[Part] = [Thinking("\n".join(self.thoughts))] if self.thoughts else []
+        thoughts = [*self.thoughts, *self.later]
+        parts: list[Part] = [Thinking("\n".join(thoughts))] if thoughts else []
         if content or self.role != "assistant":
             parts += content or [Text("")]
         return Message(self.role, (*parts, *self.calls))
@@ -215,6 +221,16 @@ class _ItemReader:
             self._turn = _Turn(role)
         return self._turn
 
+    def _speaking(self) -> _Turn:
+        """A message of its own for each that speaks, as in chats: the template decides."""
+        side = self._side("assistant")
+        if not side.said or side.calls:
+            return side
+        thoughts, side.later = side.later, []
+        self._end()
+        self._turn = _Turn("assistant", thoughts)
+        return self._turn
+
     def _end(self) -> None:
         if self._turn is not None:
             self._messages.append(self._turn.message())
@@ -233,7 +249,7 @@ class _ItemReader:
             self._messages.append(Message(role, (*(said or [Text("")]),)))
         elif role == "assistant":
             content = _content(item, "content", NO_SENSES, alone=True)
-            self._side(role).said.append(content)
+            self._speaking().said.append(content)
         else:
             expected = "user, assistant, developer or system"
             raise wrong_value(item.place("role"), f"is {shown(role)}; expected {expected}")
@@ -244,7 +260,8 @@ class _ItemReader:
         if not text:
             text = unsealed(item.get("encrypted_content")) or _reasoning_text(item, "summary")
         if text:
-            self._side("assistant").thoughts.append(text)
+            side = self._side("assistant")
+            (side.later if side.said else side.thoughts).append(text)
 
     # -- calls ------------------------------------------------------------------------------------
 
