@@ -56,8 +56,10 @@ def split(
         pairs["split.no"] = pair("split.no", "u16", number)
         pairs["split.tensors.count"] = pair("split.tensors.count", "i32", total)
         pairs["split.count"] = pair("split.count", "u16", count)
+        # Only the first part has the key that names another alignment.
+        alignment = header.alignment if number == 0 else 32
         with new_file(path) as (file, _):
-            write_gguf(file.write, [*pairs.values()], pieces, header.alignment, progress)
+            write_gguf(file.write, [*pairs.values()], pieces, alignment, progress)
     return paths
 
 

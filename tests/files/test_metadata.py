@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
@@ -42,6 +43,24 @@ def test_parts_are_a_model_and_merge_to_the_same_bytes(
         assert reply["choices"][0]["message"]["content"] == "2 + 3 = 5."
     merge(parts[0], tmp_path / "whole.gguf")
     assert content(tmp_path / "whole.gguf") == content(DEMO)
+
+
+@pytest.mark.parametrize("alignment", [8, 64, 1024])
+def test_parts_of_a_file_with_another_alignment(tmp_path: Path, alignment: int) -> None:
+    source = tmp_path / "source.gguf"
+    writer = gguf.GGUFWriter(source, "llama")
+    writer.add_custom_alignment(alignment)
+    for number in range(5):
+        writer.add_tensor(f"t{number}", np.arange(33, dtype=np.float32) + number)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    parts = split(source, tmp_path / "part", max_tensors=2)
+    second = gguf.GGUFReader(parts[1]).tensors
+    assert [float(each.data[0]) for each in second] == [2.0, 3.0]
+    merge(parts[0], tmp_path / "whole.gguf")
+    assert content(tmp_path / "whole.gguf") == content(source)
 
 
 def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
