@@ -284,6 +284,15 @@ def test_a_question_comes_from_a_pipe(arguments: tuple[str, ...]) -> None:
     assert piped.stdout == asked.stdout
 
 
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_a_pipe_that_is_not_text_is_named(locale: str) -> None:
+    environment = {**ENVIRONMENT, "LC_ALL": locale}
+    arguments = [sys.executable, "-m", "llama_py", "chat", "Hello!"]
+    found = subprocess.run(arguments, input=b"\xff", env=environment, capture_output=True)
+    assert found.returncode == 2
+    assert found.stderr.decode().startswith("llama-py: standard input is not UTF-8: ")
+
+
 def test_the_same_seed_gives_the_same_reply() -> None:
     command = ("chat", "--temp", "1.5", "--seed", "7", "--top-k", "50", "Hello!")
     assert run(*command).stdout == run(*command).stdout

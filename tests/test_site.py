@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ import yaml
 
 from tools.site import spelling
 from tools.site.check import broken_links, fetched_from_elsewhere
-from tools.site.pages import ADDRESSES, PAGES, ROOT, SCRIPTS, examples, turned
+from tools.site.pages import ADDRESSES, PAGES, ROOT, SCRIPTS, assemble, examples, turned
 
 MKDOCS = ROOT / "mkdocs.yml"
 
@@ -109,6 +111,28 @@ def test_it_is_built_without_a_warning_and_its_links_lead_somewhere(site: Path) 
 
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     assert [*fetched_from_elsewhere(site)] == []
+
+
+def test_commands_are_copied_without_prompts_and_output() -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs node")
+    source = (ROOT / "tools/site/site.js").read_text(encoding="utf-8")
+    (function,) = re.findall(r"^function commands.*?^}", source, re.MULTILINE | re.DOTALL)
+    shown = "$ pip install \\\n    '.[server]'\n$ llama-py serve\nllama-py serves x\n"
+    script = f"{function}\nprocess.stdout.write(commands({json.dumps(shown)}))"
+    copied = subprocess.run([node, "-e", script], capture_output=True, text=True, check=True)
+    assert copied.stdout == "pip install \\\n    '.[server]'\nllama-py serve"
+
+
+def test_a_search_leads_to_guides_first(tmp_path: Path) -> None:
+    assemble(tmp_path / "pages")
+    boost = {
+        page.stem: float(re.findall(r"boost: ([\d.]+)", page.read_text(encoding="utf-8"))[0])
+        for page in (tmp_path / "pages").glob("*.md")
+        if page.stem in ("chat", "structured-output", "ollama", "functions", "reference", "changes")
+    }
+    assert boost["chat"] > boost["functions"] > boost["reference"] == boost["changes"]
 
 
 def test_links_that_lead_nowhere_are_noticed(tmp_path: Path) -> None:

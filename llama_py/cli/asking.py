@@ -104,6 +104,8 @@ def standard_input(waiting: str) -> str:
     if is_terminal(sys.stdin):
         note(f"{waiting}; Ctrl-D on an empty line ends it")
     try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
+        text = sys.stdin.read()
+        text.encode()  # in the locale C, bytes that are no text come as halves of characters
+    except UnicodeError as error:
         raise ParameterError(f"standard input is not UTF-8: {error}") from None
+    return text
