@@ -17,7 +17,7 @@ from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from llama_py.errors import ParameterError
+from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.functions.tool import FunctionTool, as_text, read_tools
 from llama_py.functions.types import WrongArgument
 
@@ -281,6 +281,10 @@ class ToolLoop:
         elif answer is False or isinstance(answer, str):
             call.text = answer if isinstance(answer, str) else _REFUSED
             return None
+        elif answer is not True:  # a forgotten return would let every call through
+            raise ParameterTypeError(
+                f"on_call returned {answer!r}; it returns True, False, a dictionary or a text"
+            )
         return tool
 
     def _fail(self, call: FunctionCall, error: BaseException) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from llama_py import AsyncLlama, Llama, demo_model_path
-from llama_py.errors import ParameterError
+from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.functions.rounds import (
     ArgumentsPiece,
     CallBegan,
@@ -150,7 +150,6 @@ def test_what_goes_wrong_is_a_result(
     ("answer", "text"),
     [
         (True, "21 degrees and sunny in Rome"),
-        (None, "21 degrees and sunny in Rome"),
         ({"city": "Bonn"}, "21 degrees and sunny in Bonn"),
         (False, "this call was refused"),
         ("ask again tomorrow", "ask again tomorrow"),
@@ -160,6 +159,12 @@ def test_somebody_may_approve_change_or_refuse(answer: Any, text: str) -> None:
     replies = [reply("", {"get_weather": '{"city": "Rome"}'}), reply("done")]
     run, _ = run_of(replies, [get_weather], on_call=lambda call: answer)
     assert run.calls[0].text == text
+
+
+def test_an_approval_that_says_nothing_is_an_error() -> None:
+    replies = [reply("", {"get_weather": '{"city": "Rome"}'})]
+    with pytest.raises(ParameterTypeError, match="on_call returned None"):
+        run_of(replies, [get_weather], on_call=lambda call: None)
 
 
 def test_calls_of_a_reply_run_beside_each_other_and_keep_their_order() -> None:
