@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass, field
@@ -136,7 +136,7 @@ ToolEvent = (
 )
 #: Is asked before each call: True makes it, a dictionary makes it with other arguments, a text is
 #: the result in its place, False refuses.
-OnCall = Callable[[FunctionCall], "bool | str | dict[str, Any] | None"]
+OnCall = Callable[[FunctionCall], "bool | str | dict[str, Any] | Awaitable[Any]"]
 
 _REFUSED = "this call was refused"
 

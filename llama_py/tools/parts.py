@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from llama_py.errors import InvalidModelError, ParameterError
@@ -44,11 +45,26 @@ def split(
     if int(header.scalars.get("split.count", 0)) > 1:
         raise ParameterError(f"{source} is one of several parts; merge them first")
     groups = _groups(header, max_bytes, max_tensors)
-    count, total = len(groups), len(header.tensors)
+    count = len(groups)
     paths = [
         prefix.with_name(f"{prefix.name}-{n:05}-of-{count:05}.gguf") for n in range(1, count + 1)
     ]
     _refuse_to_overwrite(paths)
+    with ExitStack() as failed:
+        for path in paths:  # a part alone is nothing, and would be in the way of the next call
+            failed.callback(path.unlink, missing_ok=True)
+        _write_parts(header, paths, groups, progress)
+        failed.pop_all()
+    return paths
+
+
+def _write_parts(
+    header: GGUFHeader,
+    paths: Sequence[Path],
+    groups: Sequence[Sequence[TensorPiece]],
+    progress: Progress,
+) -> None:
+    count, total = len(groups), len(header.tensors)
     for number, (path, pieces) in enumerate(zip(paths, groups, strict=True)):
         pairs = kept_pairs(header) if number == 0 else {}
         for key in _KEYS:  # in this order, at the end
@@ -60,7 +76,6 @@ def split(
         alignment = header.alignment if number == 0 else 32
         with new_file(path) as (file, _):
             write_gguf(file.write, [*pairs.values()], pieces, alignment, progress)
-    return paths
 
 
 def _groups(header: GGUFHeader, max_bytes: int | None, max_tensors: int) -> list[list[TensorPiece]]:

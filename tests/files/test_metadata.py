@@ -63,6 +63,20 @@ def test_parts_of_a_file_with_another_alignment(tmp_path: Path, alignment: int) 
     assert content(tmp_path / "whole.gguf") == content(source)
 
 
+def test_a_split_that_fails_leaves_no_parts(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def fail(count: int) -> None:
+        calls.append(count)
+        if len(calls) > 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        split(DEMO, tmp_path / "p", max_tensors=7, progress=fail)
+    assert not [*tmp_path.iterdir()]
+    assert split(DEMO, tmp_path / "p", max_tensors=7)
+
+
 def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     parts = split(DEMO, tmp_path / "a", max_tensors=7)
     other = split(Path(tiny_model("full")), tmp_path / "b", max_tensors=7)
