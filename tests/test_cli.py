@@ -183,7 +183,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
 
 
 def test_an_option_before_the_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """And not its value, as a command that there is not."""
+    """And not its value, as an unknown command."""
     for given in (["-p", "Hello!"], ["-m", "model.gguf", "chat"]):
         assert main(given) == 2
         shown = capsys.readouterr().err

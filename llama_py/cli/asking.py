@@ -105,7 +105,7 @@ def standard_input(waiting: str) -> str:
         note(f"{waiting}; Ctrl-D on an empty line ends it")
     try:
         text = sys.stdin.read()
-        text.encode()  # in the locale C, bytes that are no text come as halves of characters
+        text.encode()  # in the locale C, bytes other than text come as halves of characters
     except UnicodeError as error:
         raise ParameterError(f"standard input is not UTF-8: {error}") from None
     return text

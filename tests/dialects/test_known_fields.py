@@ -105,7 +105,7 @@ def test_every_field_of_every_server_is_known_in_every_dialect() -> None:
 
 @pytest.mark.parametrize("name", ["extra_body", "sampling_params", "options"])
 def test_fields_in_a_wrapper_of_a_client_are_not_lost(name: str) -> None:
-    """``extra_body`` of OpenAI's client is no field of a body, and is sent as one all the same."""
+    """``extra_body`` is an argument of OpenAI's client, which other clients send as a field."""
     for dialect in GENERATING:
         with pytest.raises(RequestError, match="its members are fields of the body here"):
             ours(dialect, {name: {"guided_json": SCHEMA}}, LIMITS)
