@@ -1,8 +1,8 @@
 """``ModelPort``: a model, wherever it computes; ``LoadedModel``: one that computes in this process.
 
 The other one is ``api.isolation.isolated.IsolatedModel``, whose context is in a process of its own.
-Whoever is outside this package asks a port, and cannot tell the two apart: the context, the cache
-and the engine are behind it.
+The rest of the program asks a port, and cannot tell the two apart: the context, the cache and the
+engine are behind it.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class ModelPort(ABC):
     @property
     @abstractmethod
     def metrics(self) -> Metrics:
-        """What the engine has counted; of a process that died, until it told it last."""
+        """The counts of the engine; of a process that died, those that it told last."""
 
     @property
     def metrics_so_far(self) -> Metrics:
@@ -365,7 +365,7 @@ class LoadedModel(ModelPort):
 
     @property
     def cache(self) -> SequenceCache:
-        """What is in memory, to be used in the engine's thread (``driver.run``)."""
+        """The sequences in memory, to be used in the engine's thread (``driver.run``)."""
         return self._parts().cache
 
     @property

@@ -234,6 +234,7 @@ def test_damaged_files_are_errors(tmp_path: Path) -> None:
     data = Path(tiny_model("full")).read_bytes()
     head = whole_file(Path(tiny_model("full"))).data_offset
     path, out = tmp_path / "m.gguf", tmp_path / "out.gguf"
+    refused = 0
     for _ in range(100):
         damaged = bytearray(data)
         for place in dice.integers(4, head, 3):
@@ -243,9 +244,20 @@ def test_damaged_files_are_errors(tmp_path: Path) -> None:
         )
         try:
             edit(path, out, set_values={"general.name": "x"})
-            diff(path, out)
-            split(path, tmp_path / "p", max_tensors=5)
-        except LlamaError:
-            pass
-        for made in tmp_path.glob("p-*"):
+        except LlamaError as error:
+            problem = str(error)
+        else:
+            problem = ""
+        if problem:
+            refused += 1
+            assert str(path) in problem
+            assert [*tmp_path.iterdir()] == [path]
+            with pytest.raises(LlamaError):
+                split(path, tmp_path / "p", max_tensors=5)
+            continue
+        assert {each.name for each in diff(path, out)} <= {"general.name"}
+        merge(split(path, tmp_path / "p", max_tensors=5)[0], tmp_path / "whole")
+        assert diff(path, tmp_path / "whole") == []
+        for made in (out, tmp_path / "whole", *tmp_path.glob("p-*")):
             made.unlink()
+    assert 20 < refused < 100

@@ -188,9 +188,14 @@ def test_damaged_files_are_errors(tmp_path: Path) -> None:
             damaged[place] = dice.integers(256)
         path.write_bytes(damaged)
         try:
-            plan_quantize(path, "Q8_0")
-        except LlamaError:
-            continue
+            planned, problem = plan_quantize(path, "Q8_0"), ""
+        except LlamaError as error:
+            planned, problem = None, str(error)
+        if planned is None:
+            assert str(path) in problem
+        else:
+            assert {each.name for each in planned.tensors} == {*types(path)}
+        assert [*tmp_path.iterdir()] == [path]
 
 
 def test_the_command(floats: Path, tmp_path: Path) -> None:
